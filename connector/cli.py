@@ -1,0 +1,81 @@
+"""The command line: ``kubemq-amqp serve``, ``kubemq-amqp config show``, ``kubemq-amqp --version``.
+
+Owns words and exit codes: 0 done, 1 failed, 2 wrong usage or settings.  Must not know how serving works; everything
+heavy is imported only when it is needed, so that help and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from connector.config import SETTINGS
+from connector.config_sources import CONFIG_VARIABLE, ConfigError, Loaded, load, show
+from connector.version import VERSION
+
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code; ``arguments`` defaults to those of the process."""
+    options = _parser().parse_args(arguments)
+    flags = {setting.name: value for setting in SETTINGS if (value := getattr(options, setting.field)) is not None}
+    try:
+        loaded = load(flags, os.environ, options.config)
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"kubemq-amqp: {problem}\n")
+        return USAGE_ERROR
+    command: int = options.command(loaded)
+    return command
+
+
+def _serve(loaded: Loaded) -> int:
+    if not loaded.config.enable:
+        sys.stderr.write("kubemq-amqp: switched off (enable is false)\n")
+        return 0
+    from connector.app import run
+
+    return run(loaded.config)
+
+
+def _show(loaded: Loaded) -> int:
+    for line in show(loaded):
+        sys.stdout.write(line + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubemq-amqp", description="An AMQP 0-9-1 front door on KubeMQ.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"kubemq-amqp {VERSION}")
+    commands = parser.add_subparsers(title="commands", required=True)
+    serve = commands.add_parser("serve", help="serve AMQP clients", allow_abbrev=False)
+    serve.set_defaults(command=_serve)
+    _add_settings(serve)
+    config = commands.add_parser("config", help="look at the settings")
+    showing = config.add_subparsers(title="commands", required=True).add_parser(
+        "show", help="print the settings in force, secrets masked, as a settings file", allow_abbrev=False
+    )
+    showing.set_defaults(command=_show)
+    _add_settings(showing)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", default="", help=f"settings file in TOML [{CONFIG_VARIABLE}]")
+    group = parser.add_argument_group(
+        "settings", "Each also by environment variable or file; a flag wins. Secrets have no flag."
+    )
+    for setting in SETTINGS:
+        if not setting.flag:
+            continue
+        group.add_argument(
+            setting.flag,
+            dest=setting.field,
+            metavar="VALUE",
+            help=f"{setting.help} [{setting.variable}, default: {setting.default_text or 'empty'}]".replace("%", "%%"),
+        )
