@@ -21,7 +21,7 @@ USAGE_ERROR = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; ``arguments`` defaults to those of the process."""
     options = _parser().parse_args(arguments)
-    flags = {setting.name: value for setting in SETTINGS if (value := getattr(options, setting.field)) is not None}
+    flags = {row.name: value for row in SETTINGS if (value := getattr(options, row.field, None)) is not None}
     try:
         loaded = load(flags, os.environ, options.config)
     except ConfigError as error:
