@@ -233,26 +233,9 @@ class FrameReader:
         done with and what follows it is kept: ``feed(b"")`` goes on there.  After a frame error ``is_synchronized``
         is false, and nothing more is read.
         """
-        if not self.is_synchronized:
-            return
-        if self._rest:
-            rest, position = self._rest, self._rest_at
-            self._rest = b""
-            if data:
-                rest, position = rest[position:] + data, 0
-            self._walk(rest, position)
-        elif self._tail:
-            tail = self._tail
-            tail += data
-            if len(tail) >= self._need:
-                data = bytes(tail)
-                tail.clear()
-                self._walk(data, 0)
-        else:
-            self._walk(data, 0)
-
-    def _walk(self, data: bytes, position: int) -> None:
-        """Handle every complete frame from ``position`` on; ``position`` moves before the handler is called."""
+        position = 0
+        if self._rest or self._tail or not self.is_synchronized:
+            data, position = self._join(data)
         end = len(data)
         channels, addresses = self._channels, _addresses
         on_publish, on_ack = self._handler.on_publish, self._handler.on_ack
@@ -297,7 +280,8 @@ class FrameReader:
                     else:
                         break
                 if end - position < _HEAD_BYTES:
-                    self._keep(data, position, _HEAD_BYTES)
+                    if end > position:
+                        self._keep(data, position, _HEAD_BYTES)
                     return
                 kind, channel_no, size = _HEAD.unpack_from(data, position)
                 if size > self._limit:
@@ -319,6 +303,22 @@ class FrameReader:
             if position < end and self.is_synchronized:
                 self._rest, self._rest_at = data, position
             raise
+
+    def _join(self, data: bytes) -> tuple[bytes, int]:
+        """Put what was kept in front of ``data``; nothing when that makes no whole frame yet."""
+        if not self.is_synchronized:
+            return b"", 0
+        if self._rest:
+            rest, position = self._rest, self._rest_at
+            self._rest = b""
+            return (rest[position:] + data, 0) if data else (rest, position)
+        tail = self._tail
+        tail += data
+        if len(tail) < self._need:
+            return b"", 0
+        data = bytes(tail)
+        tail.clear()
+        return data, 0
 
     def _keep(self, data: bytes, position: int, need: int) -> None:
         """Keep the beginning of a frame of ``need`` bytes."""
