@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+LOCKED := $(VENV)/.locked
 STAMP  := $(VENV)/.ready
 CODE   := connector mapping tests tools $(wildcard examples)
 PYTEST := $(BIN)/python -m pytest $(if $(K),-k "$(K)")
@@ -20,11 +21,14 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv from requirements.lock (once; again only when the lock file changes)
 
-$(STAMP): requirements.lock pyproject.toml
+$(LOCKED): requirements.lock
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		|| { echo "needs Python 3.11 or newer with its venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+$(STAMP): $(LOCKED) pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -50,10 +50,12 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default as one would write it; empty where it is empty."""
-        return self.shown_default or self._written(getattr(Config(), self.field))
+        return self.shown_default or self.written(getattr(Config(), self.field))
 
-    @staticmethod
-    def _written(value: object) -> str:
+    def written(self, value: Any) -> str:
+        """Return a value as one would write it in the environment."""
+        if self.parse is kind.size:
+            return kind.size_text(value)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, tuple):
@@ -64,10 +66,13 @@ class Setting:
         """Parse one value and check its bounds; raises ValueError with a text that follows the value."""
         result = self.parse(value)
         if self.minimum is not None and result < self.minimum:
-            raise ValueError(f"is below {self.minimum:.15g}")
+            raise ValueError(f"is below {self._bound(self.minimum)}")
         if self.maximum is not None and result > self.maximum:
-            raise ValueError(f"is above {self.maximum:.15g}")
+            raise ValueError(f"is above {self._bound(self.maximum)}")
         return result
+
+    def _bound(self, bound: float) -> str:
+        return kind.size_text(int(bound)) if self.parse is kind.size else f"{bound:.15g}"
 
 
 def _setting(

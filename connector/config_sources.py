@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from connector.config import PREFIX, SETTINGS, Config
 
@@ -56,14 +57,14 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], config_file: str 
     values: dict[str, Any] = {}
     sources = {setting.field: "default" for setting in SETTINGS}
     file_name = config_file or environ.get(CONFIG_VARIABLE, "").strip()
-    for source, label, texts in (
-        ("file", f"{file_name}: {{}}", _read_file(file_name, problems) if file_name else {}),
-        ("environment", "{}", _from_environment(environ)),
-        ("flag", "{}", flags),
+    for source, given in (
+        ("file", _read_file(file_name, problems) if file_name else {}),
+        ("environment", _from_environment(environ)),
+        ("flag", flags),
     ):
-        for name, raw in texts.items():
+        for name, raw in given.items():
             setting = _BY_NAME.get(name)
-            place = label.format(_name_in(source, name))
+            place = f"{file_name}: {name}" if source == "file" else _name_in(source, name)
             if setting is None:
                 problems.append(f"{place}: {FOREIGN_NAMES.get(name, 'no such setting')}")
                 continue
@@ -85,7 +86,7 @@ def show(loaded: Loaded) -> Iterator[str]:
         value = getattr(loaded.config, setting.field)
         shown = HIDDEN if setting.secret and value else value
         if isinstance(value, dict) and setting.secret:
-            shown = ",".join(f"{name}:{HIDDEN}" for name in value)
+            shown = ",".join(f"{quote(name, safe='')}:{HIDDEN}" for name in value)
         yield f"{setting.name} = {_toml(shown)}  # {loaded.sources[setting.field]}"
 
 
@@ -98,9 +99,7 @@ def _toml(value: object) -> str:
 
 
 def _name_in(source: str, name: str) -> str:
-    if source == "environment":
-        return PREFIX + name.upper()
-    return "--" + name.replace("_", "-") if source == "flag" else name
+    return PREFIX + name.upper() if source == "environment" else "--" + name.replace("_", "-")
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -48,6 +48,14 @@ def size(value: object) -> int:
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
+def size_text(count: int) -> str:
+    """Return bytes as one would write them in a setting: ``16MiB``."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if count and count % _SIZE_UNITS[unit] == 0:
+            return f"{count // _SIZE_UNITS[unit]}{unit}"
+    return str(count)
+
+
 def seconds(value: object) -> float:
     """Return seconds; raises ValueError."""
     if isinstance(value, int | float | str) and not isinstance(value, bool):
