@@ -1,0 +1,279 @@
+"""The whole process, wired: settings to objects, start, readiness, and an orderly end.
+
+The only file that may know every class.  Start: embedded server (or a KubeMQ address), topology log folded, counts
+taken, then the AMQP port.  End (SIGTERM, SIGINT): stop accepting, close connections with 320, store what was
+accepted, prove what was acknowledged, then leave; a second signal leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.amqp.wire import table_from_python
+from connector.backend.kubemq.client import KubeMQStore
+from connector.backend.kubemq.topology_log import KubeMQTopologyLog
+from connector.broker.counters import Counters
+from connector.broker.ports import StoreError
+from connector.ops.health import OpsServer, start_ops
+from connector.ops.logs import set_up_logs
+from connector.ops.metrics import BrokerCollector, Gauges, make_registry
+from connector.runtime.child import ChildFailed, EmbeddedServer
+from connector.runtime.hub import Hub
+from connector.runtime.tasks import Tasks
+from connector.runtime.transport import ClientProtocol, ConnectionLimit
+from connector.session.policy import SessionPolicy
+from connector.session.users import Users
+from connector.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from connector.config import Config
+
+CAPABILITIES = (
+    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
+    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
+)  # fmt: skip
+PING_S = 1.0
+#: Ready means: KubeMQ has answered a Ping within this.
+PING_FRESH_S = 3.0
+DRAIN_POLL_S = 0.02
+LISTEN_BACKLOG = 1024
+#: Fewer generation-0 collections: per-message objects rarely form cycles.
+GC_THRESHOLD = 50_000
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class BrokerSettings:
+    """What of the configuration the broker needs (``broker.Settings``)."""
+
+    lanes: int
+    get_batch: int
+    memory_limit_bytes: int
+    vhosts: list[str]
+
+
+def run(config: Config) -> int:
+    """Serve until a signal; returns the exit code."""
+    set_up_logs(config.log_level, config.log_format)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(App(config).serve())
+
+
+def _loop_factory():  # type: ignore[no-untyped-def]  # noqa: ANN202
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class App:
+    """One connector process."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._counters = Counters()
+        self._stopping = asyncio.Event()
+        self._child: EmbeddedServer | None = None
+        self._hub: Hub | None = None
+        self._server: asyncio.Server | None = None
+        self._limit = ConnectionLimit(config.max_connections)
+        self._pinged_at = float("-inf")
+        self._ops: OpsServer | None = None
+
+    async def serve(self) -> int:
+        """Everything from start to end."""
+        self._catch_signals()
+        started = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = Tasks(group, self._counters)
+                serving = group.create_task(self._serve(tasks, started), name="serve")
+                await self._stopping.wait()
+                await self._drain()
+                serving.cancel()
+                raise _Stopped  # noqa: TRY301
+        except* _Stopped:
+            pass
+        except* (ChildFailed, OSError) as failed:
+            for error in failed.exceptions:
+                log.error("cannot serve", error=str(error))
+            return 1
+        finally:
+            await self._release()
+        log.info("stopped")
+        return 0
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
+
+    def _on_signal(self, name: str) -> None:
+        if self._stopping.is_set():
+            log.warning("second signal: leaving at once", signal=name)
+            sys.stderr.flush()
+            os._exit(1)  # the child ends with our end of its pipe
+        log.info("stopping", signal=name)
+        self._stopping.set()
+
+    # ------------------------------------------------------------------ start
+
+    async def _serve(self, tasks: Tasks, started: float) -> None:
+        config = self._config
+        registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges))
+        self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry)
+        address = config.kubemq_address
+        if not address:
+            self._child = EmbeddedServer(config.data_dir)
+            await self._child.start()
+            tasks.keep("embedded server", self._child.watch)
+            address = self._child.address
+        store = KubeMQStore(address, auth_token=config.kubemq_auth_token)
+        await self._connect(store, address)
+        tasks.keep("ping", lambda: self._ping(store))
+        hub = self._hub = Hub(
+            BrokerSettings(config.writer_lanes, config.get_batch_size, config.memory_queues_high_bytes, list(config.vhosts)),
+            store,
+            KubeMQTopologyLog(store),
+            tasks,
+            self._counters,
+            publish_deadline_s=config.publish_deadline_s,
+            declare_deadline_s=config.declare_deadline_s,
+        )
+        hub.start()
+        await hub.sync.loaded.wait()
+        while True:
+            try:
+                await hub.counts.count()
+                break
+            except StoreError as error:
+                log.warning("no counts yet", error=str(error))
+                await asyncio.sleep(PING_S)
+        policy = self._policy()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: ClientProtocol(hub, policy, self._limit), config.host, config.port, backlog=LISTEN_BACKLOG
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        log.info(
+            "listening",
+            amqp=f"amqp://{config.host}:{port}",
+            ops=f"http://{config.ops_host}:{self._ops.port}",
+            kubemq=address,
+            queues=len(hub.broker.topology.queues),
+            seconds=round(time.monotonic() - started, 2),
+        )
+
+    async def _connect(self, store: KubeMQStore, address: str) -> None:
+        """Until KubeMQ answers: no crash loop, not ready meanwhile."""
+        while True:
+            try:
+                await store.start()
+            except StoreError as error:
+                log.warning("KubeMQ does not answer", kubemq=address, error=str(error))
+                await asyncio.sleep(PING_S)
+            else:
+                self._pinged_at = time.monotonic()
+                return
+
+    async def _ping(self, store: KubeMQStore) -> None:
+        while True:
+            try:
+                await store.ping()
+                self._pinged_at = time.monotonic()
+            except StoreError as error:
+                log.warning("KubeMQ does not answer", error=str(error))
+            await asyncio.sleep(PING_S)
+
+    def _policy(self) -> SessionPolicy:
+        config = self._config
+        properties = {
+            "product": config.advertise_product,
+            "version": config.advertise_version,
+            "platform": f"Python {sys.version_info.major}.{sys.version_info.minor}",
+            "copyright": "Apache-2.0",
+            "information": f"KubeMQ AMQP connector {VERSION}",
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+        }
+        return SessionPolicy(
+            authenticate=Users(config.users, config.loopback_users),
+            server_properties=table_from_python(properties),
+            channel_max=config.channel_max,
+            frame_max_bytes=config.frame_max_bytes,
+            heartbeat_s=config.heartbeat_s,
+            max_body_bytes=config.max_body_bytes,
+            handshake_timeout_s=config.handshake_timeout_s,
+            output_high_bytes=config.output_high_bytes,
+        )
+
+    # ------------------------------------------------------------------ health
+
+    def _is_connected(self) -> bool:
+        return time.monotonic() - self._pinged_at <= PING_FRESH_S
+
+    def _checks(self) -> Mapping[str, tuple[bool, str]]:
+        return {
+            "listener": (self._server is not None, ""),
+            "kubemq": (self._is_connected(), ""),
+            "topology": (self._hub is not None and self._hub.sync.is_following, ""),
+            "not stopping": (not self._stopping.is_set(), ""),
+        }
+
+    def _gauges(self) -> Gauges:
+        hub = self._hub
+        vhosts = hub.broker.vhosts.values() if hub else ()
+        queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+        outboxes = hub.broker.outboxes if hub else ()
+        return Gauges(
+            connections=len(hub.connections) if hub else 0,
+            channels=self._counters.channels_opened - self._counters.channels_closed,
+            consumers=sum(len(queue.consumers) for queue in queues),
+            queues=len(queues),
+            messages_ready=sum(queue.ready_count for queue in queues),
+            messages_unacked=sum(queue.unacked_count for queue in queues),
+            outbox_count=sum(len(outbox) for outbox in outboxes),
+            outbox_bytes=sum(outbox.size_bytes for outbox in outboxes),
+            memory_queues_bytes=hub.broker.memory_bytes if hub else 0,
+            is_kubemq_connected=self._is_connected(),
+        )
+
+    # ------------------------------------------------------------------ end
+
+    async def _drain(self) -> None:
+        """Close clients with 320, then wait until what was accepted is stored and what was acknowledged is proven."""
+        if self._server is not None:
+            self._server.close()
+        hub = self._hub
+        if hub is None:
+            return
+        for connection in list(hub.connections):
+            connection.close_for_shutdown()
+        hub.settle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_deadline_s):
+                while hub.connections or hub.has_work():
+                    await asyncio.sleep(DRAIN_POLL_S)
+
+    async def _release(self) -> None:
+        if self._ops is not None:
+            await self._ops.stop()
+        if self._child is not None:
+            await self._child.stop()
+
+
+class _Stopped(Exception):
+    """Ends the task group in order."""

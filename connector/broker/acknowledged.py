@@ -1,0 +1,57 @@
+"""Identities a lease remembers after it is done with them: acknowledged messages, and stores that were repeated.
+
+A crashed server may forget its last acknowledgements, and a store whose result was unknown is sent again with the
+same MessageID; both make a message appear twice.  Bounded memory; design.md section 3, points 6, 9 and 12.
+"""
+
+from __future__ import annotations
+
+#: How many identities one generation holds; two generations are kept.
+CAPACITY = 4096
+
+
+class Acknowledged:
+    """The last few thousand acknowledged (Sequence, MessageID) pairs of one KubeMQ channel."""
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self) -> None:
+        self._now: dict[int, str] = {}
+        self._before: dict[int, str] = {}
+
+    def add(self, sequence: int, message_id: str) -> None:
+        """Remember one acknowledged message."""
+        if len(self._now) >= CAPACITY:
+            self._before, self._now = self._now, {}
+        self._now[sequence] = message_id
+
+    def knows(self, sequence: int, message_id: str) -> bool:
+        """True when exactly this message was acknowledged before."""
+        return self._now.get(sequence) == message_id or self._before.get(sequence) == message_id
+
+
+class Repeated:
+    """MessageIDs that were stored again after an unknown result: only the first copy seen counts."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def watch(self, message_id: str) -> None:
+        """A second copy of this MessageID may turn up."""
+        if len(self._seen) >= CAPACITY:
+            del self._seen[next(iter(self._seen))]
+        self._seen.setdefault(message_id, 0)
+
+    def is_second(self, sequence: int, message_id: str) -> bool:
+        """True when another Sequence with this MessageID was seen before; notes the first."""
+        first = self._seen.get(message_id)
+        if first is None:
+            return False
+        if first == 0:
+            self._seen[message_id] = sequence
+            return False
+        return first != sequence
+
+

@@ -1,0 +1,156 @@
+"""Queue arguments: which are valid, which have an effect that is not built yet, and when two declarations agree.
+
+Owns the rules of QU-03 and QU-12 to QU-14; texts are RabbitMQ 3.10's.  Arguments it does not know are ignored,
+never compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connector.broker.errors import Inequivalent, NotImplementedHere
+
+if TYPE_CHECKING:
+    from connector.amqp.wire import Field, Table
+    from connector.broker.requests import QueueDeclare
+    from connector.broker.topology import QueueRecord
+
+#: AMQP type letters by the names RabbitMQ's texts use.
+TYPE_NAMES = {
+    "S": "longstr", "I": "signedint", "l": "long", "L": "long", "t": "bool", "b": "byte", "B": "unsignedbyte",
+    "s": "short", "u": "unsignedshort", "i": "unsignedint", "f": "float", "d": "double", "F": "table", "A": "array",
+    "T": "timestamp", "x": "binary", "V": "void", "D": "decimal",
+}  # fmt: skip
+INTEGERS = frozenset("bBsuIilL")
+MAX_PRIORITY = 255
+#: 100 years in ms: RabbitMQ's largest timer.
+MAX_EXPIRY_MS = 100 * 365 * 86_400_000
+#: Arguments compared by a redeclaration.
+COMPARED = (
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
+    "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-max-priority",
+    "x-overflow", "x-queue-mode", "x-queue-version", "x-single-active-consumer", "x-queue-type",
+    "x-quorum-initial-group-size", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
+    "x-queue-leader-locator", "x-delivery-limit", "x-queue-master-locator",
+)  # fmt: skip
+
+
+class InvalidArgument(Exception):
+    """Inside this module: an argument's value is refused; the text is RabbitMQ's term."""
+
+
+def _integer(value: Field, lowest: int, highest: int | None = None) -> None:
+    kind, number = value
+    if kind not in INTEGERS or not isinstance(number, int):
+        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(kind, kind)}}}")
+    if number < 0:
+        raise InvalidArgument(f"{{value_negative,{number}}}")
+    if number < lowest:
+        raise InvalidArgument("{value_zero,0}")
+    if highest is not None and number > highest:
+        raise InvalidArgument(f"{{value_too_big,{number}}}")
+
+
+def _text(value: Field) -> str:
+    kind, text = value
+    if kind != "S" or not isinstance(text, bytes):
+        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(kind, kind)}}}")
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _one_of(value: Field, allowed: tuple[str, ...], term: str) -> None:
+    text = _text(value)
+    if text not in allowed:
+        raise InvalidArgument(f"{{{term},<<\"{text}\">>}}")
+
+
+def _boolean(value: Field) -> None:
+    if value[0] != "t":
+        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(value[0], value[0])}}}")
+
+
+_CHECKS = {
+    "x-expires": lambda v: _integer(v, 1, MAX_EXPIRY_MS),
+    "x-message-ttl": lambda v: _integer(v, 0, MAX_EXPIRY_MS),
+    "x-max-length": lambda v: _integer(v, 0),
+    "x-max-length-bytes": lambda v: _integer(v, 0),
+    "x-max-priority": lambda v: _integer(v, 0, MAX_PRIORITY),
+    "x-delivery-limit": lambda v: _integer(v, 0),
+    "x-dead-letter-exchange": _text,
+    "x-dead-letter-routing-key": _text,
+    "x-single-active-consumer": _boolean,
+    "x-overflow": lambda v: _one_of(v, ("drop-head", "reject-publish", "reject-publish-dlx"), "invalid_overflow"),
+    "x-queue-mode": lambda v: _one_of(v, ("default", "lazy"), "invalid_queue_mode"),
+    "x-queue-type": lambda v: _one_of(v, ("classic", "quorum", "stream"), "unsupported_queue_type"),
+}
+
+#: Arguments whose effect comes with later work, unless the value asks for nothing.
+_NOT_BUILT = {
+    "x-expires": (), "x-message-ttl": (), "x-max-length": (), "x-max-length-bytes": (), "x-max-priority": (),
+    "x-delivery-limit": (), "x-dead-letter-exchange": (), "x-dead-letter-routing-key": (),
+    "x-single-active-consumer": (False,), "x-overflow": (b"drop-head",), "x-queue-type": (b"classic", b"quorum"),
+}  # fmt: skip
+
+
+def check_queue(request: QueueDeclare, label: str) -> None:
+    """Refuse what RabbitMQ refuses (Inequivalent, 406) and what is not built yet (NotImplementedHere, 540).
+
+    ``label`` is ``queue 'q' in vhost '/'``.
+    """
+    arguments = request.arguments
+    for name, check in _CHECKS.items():
+        if name in arguments:
+            try:
+                check(arguments[name])
+            except InvalidArgument as error:
+                raise Inequivalent(f"invalid arg '{name}' for {label}: {error}") from None
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise Inequivalent(f"invalid arg 'x-dead-letter-routing-key' for {label}: "
+                           "routing_key_but_no_dlx_defined")  # fmt: skip
+    if arguments.get("x-queue-type") == ("S", b"quorum") and (request.exclusive or not request.durable):
+        what = "exclusive" if request.exclusive else "non-durable"
+        raise Inequivalent(f"invalid property '{what}' for {label}")
+    for name, harmless in _NOT_BUILT.items():
+        if name in arguments and arguments[name][1] not in harmless:
+            raise NotImplementedHere(f"queue argument '{name}' is not supported")
+
+
+def check_equivalent(record: QueueRecord, request: QueueDeclare, label: str) -> None:
+    """Raise Inequivalent unless the redeclaration agrees in flags and known arguments (QU-03)."""
+    durable = request.durable and not record.exclusive
+    for flag, asked, current in (
+        ("durable", durable, record.durable),
+        ("auto_delete", request.auto_delete, record.auto_delete),
+    ):
+        if asked != current:
+            raise Inequivalent(
+                f"inequivalent arg '{flag}' for {label}: "
+                f"received '{str(asked).lower()}' but current is '{str(current).lower()}'"
+            )
+    for name in COMPARED:
+        _compare(name, request.arguments.get(name), record.arguments.get(name), label)
+
+
+def compare_tables(names: tuple[str, ...], asked: Table, current: Table, label: str) -> None:
+    """Raise Inequivalent when one of the named arguments differs."""
+    for name in names:
+        _compare(name, asked.get(name), current.get(name), label)
+
+
+def _compare(name: str, asked: Field | None, current: Field | None, label: str) -> None:
+    if asked == current:
+        return
+    if asked and current and asked[0] in INTEGERS and current[0] in INTEGERS and asked[1] == current[1]:
+        return
+    raise Inequivalent(
+        f"inequivalent arg '{name}' for {label}: received {_describe(asked)} but current is {_describe(current)}"
+    )
+
+
+def _describe(value: Field | None) -> str:
+    if value is None:
+        return "none"
+    kind, content = value
+    if isinstance(content, bytes):
+        content = content.decode("utf-8", "replace")
+    return f"the value '{content}' of type '{TYPE_NAMES.get(kind, kind)}'"

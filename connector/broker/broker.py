@@ -1,0 +1,309 @@
+"""The broker: virtual hosts, what is dirty, outboxes, and the topology log's fold.
+
+Owns no task: the runtime sets the hooks (``Hooks``), feeds in what KubeMQ answers, and calls ``dispatch`` once after
+every batch.  Everything here is synchronous, so every handler is atomic.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
+
+from connector.broker.counters import Counters
+from connector.broker.errors import NotFound
+from connector.broker.outbox import Outbox
+from connector.broker.ports import TimedOut
+from connector.broker.queue import Queue, StoredQueue
+from connector.broker.topology import (
+    VERSION,
+    BindingKey,
+    ExchangeRecord,
+    Observer,
+    QueueRecord,
+    Topology,
+    encode_event,
+    name_event,
+    replay,
+)
+from connector.broker.vhost import VirtualHost
+from mapping import names
+from mapping.message_ids import MessageIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from connector.broker.lease import Snapshot
+    from connector.broker.ports import ChannelInfo, Clock, Done
+
+#: A snapshot of the topology is written after so many events.
+SNAPSHOT_EVENTS = 1000
+DEFAULT_VHOST = "default"
+
+
+class Hooks(Protocol):
+    """What the runtime does for the broker."""
+
+    def wake_lane(self, lane: int) -> None:
+        """The outbox of this lane is no longer empty."""
+
+    def wake_reader(self, queue: StoredQueue) -> None:
+        """The queue's lease may have a step to perform."""
+
+    def refresh_counts(self, done: Callable[[], None]) -> None:
+        """Call ``done`` after a QueuesInfo call that begins after this, or after a short deadline."""
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run ``action`` later, followed by a dispatch."""
+
+    def append_event(self, event_id: str, data: bytes) -> None:
+        """Append to the topology log; on failure ``Broker.on_append_failed`` follows."""
+
+
+class Settings(Protocol):
+    """What of the configuration the broker itself needs."""
+
+    lanes: int
+    get_batch: int
+    memory_limit_bytes: int
+    vhosts: list[str]
+
+
+class Broker(Observer):
+    """One replica's broker; ``replica`` is 12 hexadecimal digits, new at every start."""
+
+    def __init__(self, settings: Settings, clock: Clock, hooks: Hooks, counters: Counters | None = None) -> None:
+        self.clock = clock
+        self.counters = counters or Counters()
+        self.replica = secrets.token_hex(6)
+        self.get_batch = settings.get_batch
+        self.memory_bytes = 0
+        self.memory_limit_bytes = settings.memory_limit_bytes
+        self.hub = self
+        self.topology = Topology(self)
+        self.outboxes = [Outbox(lambda lane=lane: hooks.wake_lane(lane)) for lane in range(settings.lanes)]  # type: ignore[misc]
+        self.is_loaded = False
+        self._hooks = hooks
+        self._ids = MessageIds(self.replica)
+        self.next_message_id = self._ids.next
+        self._dirty: list[Queue] = []
+        self._event_no = 0
+        self._appending: dict[str, tuple[Done, float]] = {}
+        self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._loading: list[tuple[int, dict[str, Any]]] = []
+        self._by_reported_name: dict[str, list[StoredQueue]] = {}
+        self.vhosts = {name: VirtualHost(name, self) for name in {DEFAULT_VHOST, *map(names.vhost_label, settings.vhosts)}}
+
+    def virtual_host(self, name: str) -> VirtualHost:
+        """The virtual host a client names; "/", "" and the default's own name are the same (PC-07)."""
+        vhost = self.vhosts.get(names.vhost_label(name))
+        if vhost is None:
+            raise NotFound(f"vhost {name} not found")
+        return vhost
+
+    # ------------------------------------------------------------------ batches
+
+    def mark_dirty(self, queue: Queue) -> None:
+        """Dispatch this queue at the end of the batch."""
+        if not queue.is_dirty:
+            queue.is_dirty = True
+            self._dirty.append(queue)
+
+    def dispatch(self) -> None:
+        """Hand out ready messages of every dirty queue; what that makes dirty too."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for queue in dirty:
+                queue.dispatch()
+
+    def wake_reader(self, queue: StoredQueue) -> None:
+        """See ``Hooks``."""
+        self._hooks.wake_reader(queue)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """See ``Hooks``."""
+        self._hooks.call_later(delay_s, action)
+
+    def refresh_counts(self, done: Callable[[], None]) -> None:
+        """See ``Hooks``."""
+        self._hooks.refresh_counts(done)
+
+    def on_unused(self, queue: Queue) -> None:
+        """An auto-delete queue lost its last consumer."""
+        self.vhosts[queue.record.vhost].on_unused(queue)
+
+    # ------------------------------------------------------------------ counting
+
+    def needs_poll(self) -> bool:
+        """True while a native message could be waited for: a queue has consumers, or holds a transaction."""
+        return any(queue.consumers or queue.lease.mine_count for queue in self.stored_queues())
+
+    def stored_queues(self) -> Iterator[StoredQueue]:
+        """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""
+        return (queue for group in self._by_reported_name.values() for queue in group)
+
+    def begin_snapshot(self) -> list[tuple[StoredQueue, Snapshot]]:
+        """Note every lease's counters: a QueuesInfo call begins."""
+        return [(queue, queue.lease.begin_snapshot()) for queue in self.stored_queues()]
+
+    def on_snapshot(self, began: list[tuple[StoredQueue, Snapshot]], rows: list[ChannelInfo]) -> None:
+        """QueuesInfo has answered: correct every lease's known backlog.
+
+        KubeMQ trims reported names; where several of our queues share one, only the first sight uses the numbers
+        (the largest), afterwards the counters alone are right (design.md section 6).
+        """
+        found: dict[str, list[ChannelInfo]] = {}
+        for row in rows:
+            found.setdefault(row.name, []).append(row)
+        for queue, mark in began:
+            name = names.reported_name(queue.kubemq_channel)
+            candidates = found.get(name, [])
+            is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(candidates) > 1
+            lease = queue.lease
+            if is_shared and lease.known_at != float("-inf"):
+                lease.known_at = self.clock()
+                continue
+            row = max(candidates, key=lambda info: info.waiting, default=None)
+            if row is not None:
+                lease.on_first_sight(row.first_sequence, row.last_sequence, row.delivered, row.subscribers)
+            lease.on_snapshot(row.waiting if row else 0, mark)
+            if lease.backlog:
+                self.mark_dirty(queue)
+
+    def waiting_of(self, queue: StoredQueue, rows: list[ChannelInfo]) -> int | None:
+        """What QueuesInfo says is waiting in this queue's channel; None when the name is shared."""
+        name = names.reported_name(queue.kubemq_channel)
+        candidates = [row for row in rows if row.name == name]
+        if len(self._by_reported_name.get(name, ())) > 1 or len(candidates) > 1:
+            return None
+        return candidates[0].waiting if candidates else 0
+
+    def stored_queue(self, record: QueueRecord) -> StoredQueue:
+        """A queue object over this record's KubeMQ channel, on the lane its name hashes to."""
+        channel = names.kubemq_channel(record.vhost, record.name)
+        outbox = self.outboxes[crc32(channel.encode("utf-8")) % len(self.outboxes)]
+        queue = StoredQueue(record, self, channel, outbox)
+        self._by_reported_name.setdefault(names.reported_name(channel), []).append(queue)
+        return queue
+
+    # ------------------------------------------------------------------ the topology log
+
+    def append(self, event: dict[str, Any], done: Done) -> None:
+        """Write an event; ``done`` follows when it has come back."""
+        if not self.is_loaded:
+            return
+        self._event_no += 1
+        event_id = f"{self.replica}.{self._event_no}"
+        self._appending[event_id] = (done, self.clock())
+        self._hooks.append_event(event_id, encode_event({"v": VERSION, "id": event_id, "member": self.replica, **event}))
+
+    def on_append_failed(self, event_id: str, error: Exception) -> None:
+        """The log did not take the event, or not provably."""
+        done, _ = self._appending.pop(event_id, (None, 0.0))
+        if done is not None:
+            done(error)
+
+    def expire_appends(self, before: float) -> None:
+        """Give up on events written before this moment that have not come back; the oldest are first."""
+        while self._appending:
+            event_id, (_, since) = next(iter(self._appending.items()))
+            if since > before:
+                return
+            self.on_append_failed(event_id, TimedOut("the topology log did not answer in time"))
+
+    def on_event(self, sequence: int, event: dict[str, Any]) -> None:
+        """One event of the log, in its order."""
+        if not self.is_loaded:
+            self._loading.append((sequence, event))
+            return
+        if event["type"] == "snapshot" or sequence <= self.topology.version:
+            return
+        changed = self.topology.apply(sequence, event)
+        done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
+        if done is not None:
+            done(changed)
+        if self.topology.events_since_snapshot >= SNAPSHOT_EVENTS:
+            self.write_snapshot()
+
+    def on_loaded(self) -> None:
+        """Everything the log held has come: fold it, drop what does not survive a restart, empty deleted channels."""
+        if self.is_loaded:
+            return
+        snapshot, events = replay(self._loading)
+        self._loading = []
+        if snapshot is not None:
+            self.topology.load_snapshot(snapshot)
+        for sequence, event in events:
+            self.topology.apply(sequence, event)
+        self.is_loaded = True
+        for vhost, name in list(self.topology.undrained):
+            self.drain(self.stored_queue(QueueRecord(vhost, name)))
+        for queue in [record for record in self.topology.queues.values() if not record.durable]:
+            self.append(name_event("queue.deleted", queue.vhost, queue.name), lambda _result: None)
+        for exchange in [record for record in self.topology.exchanges.values() if not record.durable]:
+            self.append(name_event("exchange.deleted", exchange.vhost, exchange.name), lambda _result: None)
+        if self.topology.events_since_snapshot >= SNAPSHOT_EVENTS:
+            self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Write the whole state into the log, so that its beginning may be forgotten."""
+        self.append(self.topology.snapshot_event(), lambda _result: None)
+
+    # ------------------------------------------------------------------ deleted queues
+
+    def drain(self, queue: StoredQueue) -> None:
+        """Empty the channel of a deleted queue; until then the name cannot be declared again."""
+        key = (queue.record.vhost, queue.name)
+        self._draining[key] = []
+        queue.close(lambda: self._on_drained(key, queue))
+
+    def _on_drained(self, key: tuple[str, str], queue: StoredQueue) -> None:
+        group = self._by_reported_name.get(names.reported_name(queue.kubemq_channel), [])
+        if queue in group:
+            group.remove(queue)
+
+        def answer(_result: object) -> None:
+            for done in self._draining.pop(key, []):
+                done()
+
+        self.append(name_event("queue.drained", *key), answer)
+
+    def when_drained(self, vhost: str, name: str, done: Callable[[], None]) -> bool:
+        """False when no deleted queue of this name is being emptied; else ``done`` follows when it is empty."""
+        waiters = self._draining.get((vhost, name))
+        if waiters is None:
+            return False
+        waiters.append(done)
+        return True
+
+    # ------------------------------------------------------------------ observer of the fold
+
+    def on_queue_created(self, record: QueueRecord) -> None:
+        """See ``VirtualHost``; a virtual host the settings no longer name keeps its queues."""
+        self._vhost(record.vhost).on_queue_created(record)
+
+    def on_queue_deleted(self, record: QueueRecord) -> None:
+        """See ``VirtualHost``."""
+        self._vhost(record.vhost).on_queue_deleted(record)
+
+    def on_exchange_created(self, record: ExchangeRecord) -> None:
+        """See ``VirtualHost``."""
+        self._vhost(record.vhost).on_exchange_created(record)
+
+    def on_exchange_deleted(self, record: ExchangeRecord) -> None:
+        """See ``VirtualHost``."""
+        self._vhost(record.vhost).on_exchange_deleted(record)
+
+    def on_bound(self, vhost: str, key: BindingKey) -> None:
+        """See ``VirtualHost``."""
+        self._vhost(vhost).on_bound(key)
+
+    def on_unbound(self, vhost: str, key: BindingKey) -> None:
+        """See ``VirtualHost``."""
+        self._vhost(vhost).on_unbound(key)
+
+    def _vhost(self, name: str) -> VirtualHost:
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            vhost = self.vhosts[name] = VirtualHost(name, self)
+        return vhost

@@ -1,0 +1,1 @@
+"""Exchange types: matching only, one file each."""

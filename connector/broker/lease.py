@@ -1,0 +1,600 @@
+"""The lease: one queue's reading from KubeMQ as a pure, synchronous state machine.
+
+Owns the one open KubeMQ transaction of a channel and everything read from it that is not known to be acknowledged:
+
+    mine = held (delivered, unsettled) + ready (read, undelivered) + moving (copy being stored)
+         + settled (acknowledgement not sent yet)
+
+and beside it ``sent``: acknowledged in a request whose success is not proven yet (acks are silent).  A transaction
+may end at any moment; whatever was not acknowledged comes back first, in order, as the same message, and is
+re-linked here.  The rules are design.md section 3, points 1 to 10; points 11 to 13 (foreign subscribers, recovery
+by generation) have no transitions yet.
+
+Knows no gRPC, no task and no consumer: the reader (``runtime/queue_reader.py``) asks ``next_step``, performs it and
+reports back.  Acks, requeues, credit and purges only change data and are legal in every state; what the reader
+reports moves the state by ``_TRANSITIONS``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from connector.broker.acknowledged import Acknowledged, Repeated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from connector.broker.message import Message
+    from connector.broker.ports import Answer
+
+#: Most unread messages one Get asks for.
+MAX_NEW = 1024
+#: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
+MAX_ANSWER_BYTES = 90_000_000
+#: Acknowledgements wait at most this long for a refill while something is still held; so does the proof of the last.
+ACK_DELAY_S = 0.1
+#: Shortest time between two refills that re-read what consumers hold, and what it is in durations of the last one.
+MIN_SPACING_S = 0.01
+SPACING_FACTOR = 4.0
+#: What was read ahead and nobody took goes back after this.
+GIVE_BACK_DELAY_S = 0.2
+#: First and longest pause after a short answer or a lost link.
+BACK_OFF_S = 0.01
+MAX_BACK_OFF_S = 1.0
+#: A stream keeps all it handed out in the server's memory until it is cancelled: renew it after this much.
+RECYCLE_BYTES = 8_000_000
+RECYCLE_GETS = 1000
+
+
+class State(Enum):
+    """Where the lease stands with KubeMQ."""
+
+    IDLE = "no transaction"
+    GETTING = "a Get is under way"
+    OPEN = "a transaction is open and exactly mine"
+    CLOSING = "acknowledged and closed, on the way to the next Get or to rest"
+    RECOVERING = "the last answer was short, or the stream is lost: count afresh before reading"
+
+
+class Event(Enum):
+    """What the reader reports."""
+
+    CLOSED = "acks and CloseByClient are written"
+    GET_SENT = "a Get is about to be written"
+    REST = "nothing is to be read now"
+    FULL = "the answer has all that was asked"
+    SHORT = "the answer has less, or nothing"
+    LOST = "the stream or the link is gone, or the Get was refused"
+
+
+class StepKind(Enum):
+    """What the reader is to do next."""
+
+    WAIT = "wait for a wake-up"
+    FINISH = "acknowledge all of mine; that closes the transaction"
+    CLOSE = "acknowledge what is settled, close the transaction, read nothing"
+    REFILL = "acknowledge, close, Get(mine + new)"
+    RECOVER = "close if open, take a fresh snapshot, Get(mine + new) of what is there"
+    BARRIER = "prove that the last acknowledgements arrived"
+
+
+class Step(NamedTuple):
+    """One thing to do; ``until`` is the monotonic second at which a WAIT ends by itself (None: only by a wake-up)."""
+
+    kind: StepKind
+    until: float | None = None
+
+
+WAIT = Step(StepKind.WAIT)
+
+
+class Snapshot(NamedTuple):
+    """Where the counters stood when a QueuesInfo call began."""
+
+    stored: int
+    read: int
+    confirmed: int
+    quiet: bool
+
+
+class Lease:
+    """One queue's reading; counts are in messages, times in monotonic seconds.
+
+    ``credit`` answers how many more messages could be delivered right now (consumers and waiting gets).
+    """
+
+    def __init__(self, credit: Callable[[], int], now: Callable[[], float]) -> None:
+        self._credit = credit
+        self._now = now
+        self.state = State.IDLE
+        self.transaction_id = ""
+        self.ready: deque[Message] = deque()
+        self.held: dict[int, Message] = {}
+        self.moving: dict[int, Message] = {}
+        self.settled: dict[int, Message] = {}
+        self.orphans: dict[int, Message] = {}
+        self.sent: list[tuple[int, int, dict[int, Message]]] = []
+        self.backlog = 0
+        self.pending_count = 0
+        self.known_at = float("-inf")
+        self.redelivered_upto = 0
+        self.highest_delivered = 0
+        self.purge_left = 0
+        self.repeated = Repeated()
+        self.get_count = self.reread_count = self.short_count = 0
+        self._acknowledged = Acknowledged()
+        self._stored_count = self._read_count = self._confirmed_count = 0
+        self._mine_bytes = 0
+        self._average_bytes = 256.0
+        self._new_cap = MAX_NEW
+        self._settled_at = self._sent_at = 0.0
+        self._returning_at: float | None = None
+        self._next_refill_at = self._recover_at = self._get_started = 0.0
+        self._back_off_s = BACK_OFF_S
+        self._asked = self._relinking = 0
+        self._stream_bytes = self._stream_gets = 0
+        self._batch_no = 0
+        self._flush_waiters: list[tuple[int, Callable[[], None]]] = []
+        self._purge_waiters: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------ what consumers and clients do
+
+    @property
+    def mine_count(self) -> int:
+        """Messages of the open transaction that are not acknowledged yet."""
+        return len(self.held) + len(self.ready) + len(self.moving) + len(self.settled)
+
+    @property
+    def ready_count(self) -> int:
+        """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
+        return len(self.ready) + self.backlog
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True when the known backlog is all there is: no Get and no recount is under way."""
+        return self.state is State.IDLE or self.state is State.OPEN
+
+    def take(self) -> Message:
+        """Hand out the first ready message; it is held from now on."""
+        message = self.ready.popleft()
+        sequence = message.sequence
+        self.held[sequence] = message
+        if sequence > self.highest_delivered:
+            self.highest_delivered = sequence
+        return message
+
+    def settle(self, message: Message) -> None:
+        """The message is done with: its acknowledgement goes out with the next step."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            self._add_settled(sequence, message)
+        elif self.orphans.get(sequence) is message:
+            del self.orphans[sequence]
+
+    def start_move(self, message: Message) -> bool:
+        """A copy of this message is about to be stored; False when it was settled already."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            self.moving[sequence] = message
+            return True
+        if self.orphans.get(sequence) is message:
+            del self.orphans[sequence]
+            return True
+        return False
+
+    def finish_move(self, message: Message) -> None:
+        """The copy is stored: the original may be acknowledged."""
+        sequence = message.sequence
+        if self.moving.get(sequence) is message:
+            del self.moving[sequence]
+            self._add_settled(sequence, message)
+
+    def give_back(self, message: Message) -> None:
+        """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            self._insert_ready(message)
+
+    def purge(self, done: Callable[[], None]) -> None:
+        """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
+
+        ``done`` is called when their acknowledgements have provably arrived.
+        """
+        for message in self.ready:
+            self._add_settled(message.sequence, message)
+        self.ready.clear()
+        self.purge_left = self.backlog
+        self._purge_waiters.append(done)
+        self._check_purged()
+
+    def settle_everything(self) -> None:
+        """The queue is deleted: what is held or moving is acknowledged too."""
+        for pile in (self.held, self.moving):
+            for sequence, message in pile.items():
+                self._add_settled(sequence, message)
+            pile.clear()
+        self.orphans.clear()
+
+    def when_flushed(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
+        if not self.settled and not self.sent:
+            done()
+            return
+        self._flush_waiters.append((self._batch_no if self.settled else self._batch_no - 1, done))
+
+    def _check_purged(self) -> None:
+        if self.purge_left == 0 and self._purge_waiters:
+            waiters, self._purge_waiters = self._purge_waiters, []
+            for done in waiters:
+                self.when_flushed(done)
+
+    def _insert_ready(self, message: Message) -> None:
+        ready, sequence = self.ready, message.sequence
+        at = len(ready)
+        if not at or sequence < ready[0].sequence:
+            ready.appendleft(message)
+            return
+        while ready[at - 1].sequence > sequence:
+            at -= 1
+        ready.insert(at, message)
+
+    def _add_settled(self, sequence: int, message: Message) -> None:
+        if not self.settled:
+            self._settled_at = self._now()
+        self.settled[sequence] = message
+
+    # ------------------------------------------------------------------ the known backlog
+
+    def on_stored(self, count: int) -> None:
+        """This connector stored ``count`` more messages in the channel."""
+        self._stored_count += count
+        self.backlog += count
+
+    def begin_snapshot(self) -> Snapshot:
+        """Note the counters at the start of a QueuesInfo call."""
+        return Snapshot(self._stored_count, self._read_count, self._confirmed_count, self._is_quiet())
+
+    def on_snapshot(self, waiting: int, began: Snapshot) -> None:
+        """QueuesInfo says ``waiting`` messages are stored and unacknowledged (point 2).
+
+        That may always raise the backlog, by what is certainly neither in hand nor still to be reported stored; it
+        lowers it only when nothing moved during the call.
+        """
+        in_sent = sum(len(batch) for _, _, batch in self.sent)
+        acknowledged = self._confirmed_count - began.confirmed
+        unread = waiting - self.mine_count - in_sent - acknowledged - self.pending_count
+        unmoved = began == (self._stored_count, self._read_count, self._confirmed_count, self._is_quiet())
+        if unread > self.backlog or (began.quiet and unmoved):
+            self.backlog = max(0, unread)
+        if self.purge_left > self.backlog:
+            self.purge_left = self.backlog
+            self._check_purged()
+        self.known_at = self._now()
+
+    def on_first_sight(self, first_sequence: int, last_sequence: int, delivered: int, subscribers: int) -> None:
+        """What an earlier life may have handed out comes with redelivered=true (point 10)."""
+        if self.get_count:
+            return
+        upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
+        self.redelivered_upto = max(self.redelivered_upto, last_sequence if subscribers > 1 else upto)
+
+    def _is_quiet(self) -> bool:
+        return not (self.sent or self.settled or self.pending_count or self.state is State.GETTING)
+
+    # ------------------------------------------------------------------ what to do next
+
+    def next_step(self) -> Step:
+        """What the reader is to do now."""
+        return _CHOOSE[self.state](self)
+
+    def wants_reader(self) -> bool:
+        """True while a reader has something to do now or later (else it may end, and its stream with it)."""
+        if self.state is not State.IDLE or self.sent or self._flush_waiters or self.settled:
+            return True
+        return self.backlog > 0 and self._wanted() > 0
+
+    def _wanted(self) -> int:
+        return self.purge_left + self._credit()
+
+    def _fits(self) -> bool:
+        return self.mine_count == 0 or self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
+
+    def _choose_idle(self) -> Step:
+        if self.backlog > 0 and self._wanted() > 0:
+            return Step(StepKind.REFILL)
+        if self._flush_waiters:
+            return Step(StepKind.BARRIER)
+        if self.sent:
+            due = self._sent_at + ACK_DELAY_S
+            return Step(StepKind.BARRIER) if self._now() >= due else Step(StepKind.WAIT, due)
+        return WAIT
+
+    def _choose_open(self) -> Step:
+        still = bool(self.held or self.moving)
+        wanted = self.backlog > 0 and not self.ready and self._wanted() > 0
+        if not still and not self.ready:
+            if wanted:
+                return Step(StepKind.REFILL)
+            return Step(StepKind.FINISH if self.settled else StepKind.CLOSE)
+        now = self._now()
+        due: list[float] = []
+        if wanted and self._fits():
+            due.append(self._next_refill_at if still else now)
+        if self.settled:
+            patience = 0.0 if self._flush_waiters else ACK_DELAY_S
+            due.append(max(self._settled_at + patience, self._next_refill_at))
+        if due and min(due) <= now:
+            return Step(StepKind.REFILL)
+        if self._is_overdue(still, now, due):
+            return Step(StepKind.CLOSE)
+        return Step(StepKind.WAIT, min(due)) if due else WAIT
+
+    def _is_overdue(self, still: bool, now: float, due: list[float]) -> bool:
+        """Whether what was read ahead has waited long enough for somebody; else adds when it will have."""
+        if still or not self.ready or self._credit() > 0:
+            self._returning_at = None
+            return False
+        if self._returning_at is None:
+            self._returning_at = now + GIVE_BACK_DELAY_S
+        due.append(self._returning_at)
+        return now >= self._returning_at
+
+    def _choose_busy(self) -> Step:
+        return WAIT
+
+    def _choose_recovering(self) -> Step:
+        if self._now() < self._recover_at:
+            return Step(StepKind.WAIT, self._recover_at)
+        return Step(StepKind.RECOVER)
+
+    # ------------------------------------------------------------------ performing a step
+
+    def acks_due(self) -> list[int]:
+        """The Sequences to acknowledge now, ascending."""
+        return sorted(self.settled)
+
+    def acks_sent(self, token: int, sequences: Iterable[int]) -> None:
+        """AckRange of these was written under ``token``."""
+        settled = self.settled
+        batch = {sequence: settled.pop(sequence) for sequence in sequences if sequence in settled}
+        self.sent.append((token, self._batch_no, batch))
+        self._batch_no += 1
+        self._sent_at = self._settled_at = self._now()
+
+    def is_complete(self) -> bool:
+        """True when the last AckRange left nothing of the transaction: it has closed itself."""
+        return not self.transaction_id or self.mine_count == 0
+
+    def get_size(self) -> int:
+        """MaxItems of the Get to be written now: all that is mine and what is new; 0 when there is nothing."""
+        self._relinking = mine = self.mine_count
+        new = 0
+        wanted = self._wanted()
+        if self.backlog > 0 and wanted > 0 and not self.ready:
+            room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
+            new = min(self.backlog, max(wanted, mine // 2), self._new_cap, room)
+            if mine == 0:
+                new = max(new, 1)
+        self._asked = mine + max(new, 0)
+        self._get_started = self._now()
+        return self._asked
+
+    def recover_size(self, waiting: int | None) -> int:
+        """As ``get_size``, but never more than the ``waiting`` messages that are there (None: not known)."""
+        if waiting == 0:
+            self._forget(set(), None)
+        size = self.get_size()
+        if waiting is not None and waiting < size:
+            size = self._asked = waiting
+        return size
+
+    @property
+    def is_recycle_due(self) -> bool:
+        """The stream has handed out enough: renew it before the next Get (point 14)."""
+        return self._stream_bytes >= RECYCLE_BYTES or self._stream_gets >= RECYCLE_GETS
+
+    def stream_renewed(self) -> None:
+        """A new stream is used from now on."""
+        self._stream_bytes = self._stream_gets = 0
+
+    def on_event(self, event: Event) -> None:
+        """Move by the transition table; raises KeyError for what cannot happen in this state."""
+        action, self.state = _TRANSITIONS[self.state, event]
+        if action is not None:
+            action(self)
+
+    def on_too_much(self) -> None:
+        """The answer was larger than one gRPC message may be: ask for half as many new ones after the recovery."""
+        self._new_cap = max(1, (self._asked - self._relinking) // 2)
+        self.on_event(Event.LOST)
+
+    def on_proof(self, failed: Iterable[int]) -> bool:
+        """A later request has answered: every sent AckRange not named in ``failed`` has arrived; False if any failed."""
+        sent, self.sent = self.sent, []
+        refused = set(failed)
+        ok = True
+        for token, _, batch in sent:
+            if token in refused:
+                ok = False
+                for sequence, message in batch.items():
+                    self._add_settled(sequence, message)
+            else:
+                self._confirm(batch)
+        self._run_flush_waiters()
+        return ok
+
+    def on_answer(self, answer: Answer) -> None:
+        """The Get has answered: re-link what is mine, queue what is new, note what has left the queue."""
+        now = self._now()
+        messages = answer.messages
+        self.get_count += 1
+        self._stream_gets += 1
+        self.transaction_id = answer.transaction_id
+        self.on_proof(answer.failed_acks)
+        if self._relinking:
+            self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))
+        self._sort_out(messages)
+        self.on_event(Event.FULL if len(messages) >= self._asked else Event.SHORT)
+        self._check_purged()
+
+    # ------------------------------------------------------------------ inside
+
+    def _sort_out(self, messages: list[Message]) -> None:
+        """File every message of an answer."""
+        held, settled, moving = self.held, self.settled, self.moving
+        was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
+        relinked = size = fresh = 0
+        for message in messages:
+            sequence = message.sequence
+            size += len(message.body)
+            mine = held.get(sequence) or settled.get(sequence) or was_ready.get(sequence) or moving.get(sequence)
+            if mine is not None and mine.message_id == message.message_id:
+                relinked += 1
+                continue
+            if mine is not None:
+                self._displace(sequence, mine)
+            fresh += self._take_in(sequence, message)
+        self.backlog = max(0, self.backlog - fresh)
+        self._read_count += fresh
+        self.reread_count += relinked
+        self._stream_bytes += size
+        if fresh:
+            self._average_bytes = max(1.0, 0.7 * self._average_bytes + 0.3 * size / len(messages))
+        if relinked < self._relinking and messages:
+            self._forget({message.sequence for message in messages}, messages[-1].sequence)
+
+    def _take_in(self, sequence: int, message: Message) -> bool:
+        """A message that is not mine yet: acknowledged before, a second copy, purged, or new; True when unread."""
+        self._mine_bytes += len(message.body)
+        if self._acknowledged.knows(sequence, message.message_id):
+            self._add_settled(sequence, message)
+            return False
+        if self.purge_left > 0:
+            self.purge_left -= 1
+            self._add_settled(sequence, message)
+            return True
+        if self.repeated.is_second(sequence, message.message_id):
+            self._add_settled(sequence, message)
+            return True
+        if sequence <= self.redelivered_upto or sequence <= self.highest_delivered:
+            message.redelivered = True
+        if self.ready and sequence < self.ready[-1].sequence:
+            self._insert_ready(message)
+        else:
+            self.ready.append(message)
+        return True
+
+    def _displace(self, sequence: int, message: Message) -> None:
+        """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
+        self._mine_bytes -= len(message.body)
+        if self.held.pop(sequence, None) is not None:
+            self.orphans[sequence] = message
+        self.moving.pop(sequence, None)
+        self.settled.pop(sequence, None)
+        if message in self.ready:
+            self.ready.remove(message)
+
+    def _forget(self, there: set[int], highest: int | None) -> None:
+        """What of mine lies at or below ``highest`` (None: anywhere) and is not ``there`` has left the queue.
+
+        Its acknowledgement is done, its requeue still stores the copy (point 4).
+        """
+        for pile in (self.held, self.moving, self.settled):
+            for sequence in [s for s in pile if s not in there and (highest is None or s <= highest)]:
+                message = pile.pop(sequence)
+                if pile is self.held:
+                    self.orphans[sequence] = message
+                    self._mine_bytes -= len(message.body)
+                else:
+                    self._confirm({sequence: message})
+        for message in [m for m in self.ready if m.sequence not in there and (highest is None or m.sequence <= highest)]:
+            self.ready.remove(message)
+            self._mine_bytes -= len(message.body)
+        self._run_flush_waiters()
+
+    def _confirm(self, batch: dict[int, Message]) -> None:
+        """These acknowledgements have arrived."""
+        add = self._acknowledged.add
+        for sequence, message in batch.items():
+            self._mine_bytes -= len(message.body)
+            add(sequence, message.message_id)
+        self._confirmed_count += len(batch)
+
+    def _run_flush_waiters(self) -> None:
+        if not self._flush_waiters:
+            return
+        numbers = [number for _, number, _ in self.sent]
+        if self.settled:
+            numbers.append(self._batch_no)
+        first = min(numbers, default=self._batch_no + 1)
+        due = [done for number, done in self._flush_waiters if number < first]
+        self._flush_waiters = [waiter for waiter in self._flush_waiters if waiter[0] >= first]
+        for done in due:
+            done()
+
+    # ------------------------------------------------------------------ actions of the table
+
+    def _forget_transaction(self) -> None:
+        """At rest: what was read ahead is unread again."""
+        self.transaction_id = ""
+        self._returning_at = None
+        self.backlog += len(self.ready)
+        self._mine_bytes -= sum(len(message.body) for message in self.ready)
+        self.ready.clear()
+
+    def _note_closed(self) -> None:
+        self.transaction_id = ""
+
+    def _note_full(self) -> None:
+        self._back_off_s = BACK_OFF_S
+        self._new_cap = min(MAX_NEW, self._new_cap * 2)
+
+    def _note_short(self) -> None:
+        """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
+        self.short_count += 1
+        self.backlog = 0
+        self._back_off()
+
+    def _note_lost(self) -> None:
+        """Everything unacknowledged went back; acks without proof may come again and are given again."""
+        self.transaction_id = ""
+        sent, self.sent = self.sent, []
+        for _, _, batch in sent:
+            for sequence, message in batch.items():
+                self._add_settled(sequence, message)
+        self._back_off()
+
+    def _back_off(self) -> None:
+        self._recover_at = self._now() + self._back_off_s
+        self._back_off_s = min(MAX_BACK_OFF_S, self._back_off_s * 2)
+
+
+_CHOOSE: dict[State, Callable[[Lease], Step]] = {
+    State.IDLE: Lease._choose_idle,  # noqa: SLF001
+    State.OPEN: Lease._choose_open,  # noqa: SLF001
+    State.GETTING: Lease._choose_busy,  # noqa: SLF001
+    State.CLOSING: Lease._choose_busy,  # noqa: SLF001
+    State.RECOVERING: Lease._choose_recovering,  # noqa: SLF001
+}
+
+_TRANSITIONS: dict[tuple[State, Event], tuple[Callable[[Lease], None] | None, State]] = {
+    (State.IDLE, Event.CLOSED): (Lease._note_closed, State.CLOSING),  # noqa: SLF001
+    (State.IDLE, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+    (State.OPEN, Event.CLOSED): (Lease._note_closed, State.CLOSING),  # noqa: SLF001
+    (State.OPEN, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+    (State.CLOSING, Event.GET_SENT): (None, State.GETTING),
+    (State.CLOSING, Event.REST): (Lease._forget_transaction, State.IDLE),  # noqa: SLF001
+    (State.CLOSING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+    (State.GETTING, Event.FULL): (Lease._note_full, State.OPEN),  # noqa: SLF001
+    (State.GETTING, Event.SHORT): (Lease._note_short, State.RECOVERING),  # noqa: SLF001
+    (State.GETTING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+    (State.RECOVERING, Event.CLOSED): (Lease._note_closed, State.RECOVERING),  # noqa: SLF001
+    (State.RECOVERING, Event.GET_SENT): (None, State.GETTING),
+    (State.RECOVERING, Event.REST): (Lease._forget_transaction, State.IDLE),  # noqa: SLF001
+    (State.RECOVERING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+}

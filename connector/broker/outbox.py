@@ -1,0 +1,123 @@
+"""What was accepted and is to be stored: one outbox per writer lane.
+
+Owns the order of what goes to KubeMQ: a queue always uses the same lane, a lane sends one batch at a time, so a
+queue's messages are stored in the order in which they were accepted (PU-08).  Knows no gRPC: the writer
+(``runtime/queue_writer.py``) takes batches and reports each result with ``on_results`` or ``on_unknown``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.message import Message
+    from connector.broker.ports import Receipt
+    from connector.broker.queue import StoredQueue
+
+#: One request carries at most this many messages and bytes of bodies and headers.
+BATCH_COUNT = 1024
+BATCH_BYTES = 4_000_000
+#: What a message costs beside its body, for the byte counts.
+OVERHEAD_BYTES = 256
+
+
+class Submission:
+    """One copy to be stored for one queue; ``receipt`` is told under ``token`` what became of it."""
+
+    __slots__ = ("kubemq_channel", "message", "queue", "receipt", "token")
+
+    def __init__(self, queue: StoredQueue, message: Message, receipt: Receipt, token: int) -> None:
+        self.queue = queue
+        self.message = message
+        self.kubemq_channel = queue.kubemq_channel
+        self.receipt = receipt
+        self.token = token
+
+
+class Outbox:
+    """A lane's waiting submissions; ``wake`` is called when it turns from empty to non-empty."""
+
+    __slots__ = ("_entries", "_wake", "size_bytes")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._entries: deque[Submission] = deque()
+        self._wake = wake
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def append(self, submission: Submission) -> None:
+        """Accept one copy."""
+        entries = self._entries
+        if not entries:
+            self._wake()
+        entries.append(submission)
+        self.size_bytes += len(submission.message.body) + OVERHEAD_BYTES
+
+    def put_back(self, batch: list[Submission]) -> None:
+        """The batch is to be sent again, before everything else, in its order."""
+        self._entries.extendleft(reversed(batch))
+        self.size_bytes += sum(len(submission.message.body) + OVERHEAD_BYTES for submission in batch)
+
+    def take(self) -> list[Submission]:
+        """The next batch in order; copies for queues deleted meanwhile are answered here and left out (PU-17)."""
+        entries = self._entries
+        batch: list[Submission] = []
+        size = 0
+        while entries and len(batch) < BATCH_COUNT and size < BATCH_BYTES:
+            submission = entries[0]
+            cost = len(submission.message.body) + OVERHEAD_BYTES
+            if batch and size + cost > BATCH_BYTES:
+                break
+            entries.popleft()
+            self.size_bytes -= cost
+            if submission.queue.is_deleted:
+                submission.queue.on_dropped()
+                submission.receipt.on_stored(submission.token)
+                submission.receipt.flush()
+                continue
+            size += cost
+            batch.append(submission)
+        return batch
+
+
+def on_results(batch: list[Submission], errors: list[str]) -> None:
+    """KubeMQ has answered: tell queues and receipts, in order; ``errors`` has "" for what is stored."""
+    receipts = {}
+    for submission, error in zip(batch, errors, strict=True):
+        receipt = submission.receipt
+        if error:
+            submission.queue.on_refused()
+            receipt.on_refused(submission.token, error)
+        else:
+            submission.queue.on_stored()
+            receipt.on_stored(submission.token)
+        receipts[id(receipt)] = receipt
+    for receipt in receipts.values():
+        receipt.flush()
+
+
+def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
+    """The link broke under the batch: nack what is confirmed, send the rest again with the same MessageIDs.
+
+    A confirm may not be overtaken by a silent retry; for publishes without confirms a second copy is dropped by the
+    reader when it meets the MessageID again.
+    """
+    again = []
+    receipts = {}
+    for submission in batch:
+        receipt = submission.receipt
+        if receipt.retry:
+            submission.queue.lease.repeated.watch(submission.message.message_id)
+            again.append(submission)
+            continue
+        submission.queue.on_refused()
+        receipt.on_refused(submission.token, reason)
+        receipts[id(receipt)] = receipt
+    outbox.put_back(again)
+    for receipt in receipts.values():
+        receipt.flush()

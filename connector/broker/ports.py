@@ -1,0 +1,192 @@
+"""What the broker needs from outside, as protocols and plain value types; no code.
+
+The adapters live in ``connector.backend``; consumers and receipts are implemented by ``connector.session`` and, for
+requeued copies, by the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from connector.broker.message import Message
+
+
+class StoreError(Exception):
+    """Base of what a backend raises."""
+
+
+class Unavailable(StoreError):
+    """The link to KubeMQ is down; for a store request in flight: its result is unknown."""
+
+
+class TimedOut(StoreError):
+    """KubeMQ did not answer within the deadline; the result is unknown."""
+
+
+class Rejected(StoreError):
+    """KubeMQ answered and refused (the text is KubeMQ's)."""
+
+
+class TooMuch(Rejected):
+    """A Get's answer was larger than one gRPC message may be (RESOURCE_EXHAUSTED)."""
+
+
+class Answer:
+    """The answer to one Get: its transaction, its messages in Sequence order, and late news of earlier acks.
+
+    ``error`` is KubeMQ's text when the Get itself was refused, else "".  ``failed_acks`` holds the tokens of
+    AckRange requests of this stream that KubeMQ answered with an error since the last answer (success is silent).
+    """
+
+    __slots__ = ("error", "failed_acks", "messages", "transaction_id")
+
+    def __init__(
+        self, transaction_id: str, messages: list[Message], error: str = "", failed_acks: Sequence[int] = ()
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.messages = messages
+        self.error = error
+        self.failed_acks = failed_acks
+
+
+class ChannelInfo:
+    """One row of QueuesInfo (counts of messages; see kubemq.md): ``name`` is what KubeMQ reports, trimmed."""
+
+    __slots__ = ("delivered", "first_sequence", "last_sequence", "name", "subscribers", "waiting")
+
+    def __init__(
+        self, name: str, waiting: int, first_sequence: int, last_sequence: int, delivered: int, subscribers: int
+    ) -> None:
+        self.name = name
+        self.waiting = waiting
+        self.first_sequence = first_sequence
+        self.last_sequence = last_sequence
+        self.delivered = delivered
+        self.subscribers = subscribers
+
+
+class ServerInfo:
+    """What Ping says: host, version and the server's start time (seconds since the epoch)."""
+
+    __slots__ = ("host", "start_time", "version")
+
+    def __init__(self, host: str, version: str, start_time: int) -> None:
+        self.host = host
+        self.version = version
+        self.start_time = start_time
+
+
+class Receipt(Protocol):
+    """Who is told what became of a stored message; called in batches, ``flush`` once at the batch's end.
+
+    ``retry``: after an unknown result send again with the same MessageID (publishes without confirms, requeued
+    copies) instead of refusing.
+    """
+
+    retry: bool
+
+    def on_stored(self, token: int) -> None:
+        """KubeMQ has stored the copy with this token."""
+
+    def on_refused(self, token: int, reason: str) -> None:
+        """The copy with this token is not stored (or its result is unknown)."""
+
+    def flush(self) -> None:
+        """The batch is over: write what has gathered."""
+
+
+class Outgoing(Protocol):
+    """What a writer lane takes from the outbox: the message and the KubeMQ channel it goes to."""
+
+    message: Message
+    kubemq_channel: str
+
+
+class QueueStream(Protocol):
+    """One QueuesDownstream stream; requests are served strictly in order, at most one Get at a time."""
+
+    async def get(self, kubemq_channel: str, max_items: int) -> Answer:
+        """Read ``max_items`` in a new transaction; raises Unavailable, TimedOut or TooMuch (stream is then gone)."""
+
+    async def ack_range(self, transaction_id: str, sequences: list[int]) -> int:
+        """Acknowledge exactly these Sequences; returns a token (see ``Answer.failed_acks``); silent on success."""
+
+    async def close_transaction(self, transaction_id: str) -> None:
+        """CloseByClient: everything unacknowledged of this transaction goes back in its place."""
+
+    async def barrier(self) -> Sequence[int]:
+        """Return when all earlier requests were served: the tokens of the acks that failed since the last answer."""
+
+    def cancel(self) -> None:
+        """Drop the stream; KubeMQ returns what is unacknowledged."""
+
+
+class StoreLane(Protocol):
+    """One QueuesUpstream stream with one request in flight."""
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[str]:
+        """Store the batch; per message "" or KubeMQ's error text.  Unavailable/TimedOut: all results unknown."""
+
+    def cancel(self) -> None:
+        """Drop the stream."""
+
+
+class QueueStore(Protocol):
+    """KubeMQ queues."""
+
+    def open_stream(self) -> QueueStream:
+        """A new reading stream."""
+
+    def open_lane(self) -> StoreLane:
+        """A new writing stream."""
+
+    async def snapshot(self) -> list[ChannelInfo]:
+        """QueuesInfo of all channels in one call; raises Unavailable or TimedOut."""
+
+    async def ping(self) -> ServerInfo:
+        """Ping; raises Unavailable or TimedOut."""
+
+
+class TopologyLog(Protocol):
+    """The declarations' log in KubeMQ's Events Store: one total order."""
+
+    async def append(self, event: bytes) -> None:
+        """Append one event; it comes back through ``follow``.  Raises Unavailable, TimedOut or Rejected."""
+
+    def follow(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Every event as (Sequence, bytes): from the first kept one, then live.
+
+        Yields ``(0, b"")`` once when everything that existed at the call has been yielded.  Raises Unavailable
+        when the link breaks; call again to start over.
+        """
+
+
+class Clock(Protocol):
+    """Monotonic time in seconds."""
+
+    def __call__(self) -> float:
+        """Now."""
+
+
+class Consumer(Protocol):
+    """A consumer as its queue sees it; implemented by the session."""
+
+    no_ack: bool
+    exclusive: bool
+
+    def free_credit(self) -> int:
+        """How many more messages may be delivered right now; 0 when full, blocked or gone.
+
+        Unlimited consumers answer a large number.
+        """
+
+    def deliver(self, message: Message) -> None:
+        """Write basic.deliver and, unless ``no_ack``, count and remember the message as unacked."""
+
+    def on_queue_gone(self) -> None:
+        """The queue was deleted: forget the consumer and tell the client if it can be told (CO-26)."""
+
+
+#: Called once with the result of a slow operation, or with the exception that ended it.
+Done = Callable[[object], None]

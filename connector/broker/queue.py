@@ -1,0 +1,467 @@
+"""A queue: its consumers in round robin, waiting gets, one settlement path, and where its messages live.
+
+``Queue`` is what all queues share; ``StoredQueue`` (a KubeMQ channel read through a lease) and ``MemoryQueue``
+(throw-away queues, design.md section 6) say where messages come from.  Knows no frames, reply codes or tasks; the
+``Hub`` is its only way out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from connector.broker.errors import AccessRefused
+from connector.broker.lease import Lease
+from connector.broker.message import Message
+from connector.broker.outbox import OVERHEAD_BYTES, Outbox, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.counters import Counters
+    from connector.broker.ports import Clock, Consumer, Done, Receipt
+    from connector.broker.topology import QueueRecord
+
+#: A counter older than this is refreshed before a get or a declare is answered from it.
+FRESH_S = 1.0
+#: Pause before a refused copy is stored again.
+RETRY_S = 0.1
+
+
+class Hub(Protocol):
+    """What a queue needs from the broker around it."""
+
+    clock: Clock
+    counters: Counters
+    memory_bytes: int
+    memory_limit_bytes: int
+    get_batch: int  #: credit of a waiting ``basic.get``: it reads a little ahead, for the gets that follow
+
+    def mark_dirty(self, queue: Queue) -> None:
+        """Dispatch this queue at the end of the batch."""
+
+    def wake_reader(self, queue: StoredQueue) -> None:
+        """Its lease may have something to do."""
+
+    def refresh_counts(self, done: Callable[[], None]) -> None:
+        """Call ``done`` after a QueuesInfo call that begins now or later, or after a short deadline without it."""
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run ``action`` after a while."""
+
+    def next_message_id(self) -> str:
+        """A new MessageID, unique among all stored copies."""
+
+    def on_unused(self, queue: Queue) -> None:
+        """The last consumer of an auto-delete queue is gone."""
+
+
+class Queue:
+    """One queue as the session sees it."""
+
+    is_stored = False
+
+    def __init__(self, record: QueueRecord, hub: Hub, owner: object = None) -> None:
+        self.record = record
+        self.name = record.name
+        self.owner = owner
+        self.is_deleted = False
+        self.consumers: list[Consumer] = []
+        self._hub = hub
+        self._next = 0
+        self._gets: deque[Done] = deque()
+        self.is_dirty = False
+        self.ready: deque[Message] = deque()
+
+    # ------------------------------------------------------------------ consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Attach a consumer; raises AccessRefused when one side wants the queue for itself (CO-28)."""
+        others = self.consumers
+        if others and (consumer.exclusive or others[0].exclusive):
+            message = f"queue '{self.name}' in vhost '{self.record.vhost}' in exclusive use"
+            raise AccessRefused(message)
+        others.append(consumer)
+        self._hub.mark_dirty(self)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detach a consumer: nothing is delivered to it any more; an auto-delete queue may go (QU-06)."""
+        consumers = self.consumers
+        if consumer not in consumers:
+            return
+        at = consumers.index(consumer)
+        del consumers[at]
+        if at < self._next:
+            self._next -= 1
+        self._hub.mark_dirty(self)
+        if not consumers and self.record.auto_delete and not self.is_deleted:
+            self._hub.on_unused(self)
+
+    def credit_changed(self) -> None:
+        """A consumer has room again, or has lost it."""
+        self._hub.mark_dirty(self)
+
+    def _next_consumer(self) -> Consumer | None:
+        """The next consumer after the last served that can take a message now; a full one is skipped (CO-04)."""
+        consumers = self.consumers
+        count = len(consumers)
+        at = self._next
+        for _ in range(count):
+            if at >= count:
+                at = 0
+            consumer = consumers[at]
+            at += 1
+            if consumer.free_credit() > 0:
+                self._next = at
+                return consumer
+        return None
+
+    def credit(self) -> int:
+        """How many messages could be handed out right now."""
+        free = sum(consumer.free_credit() for consumer in self.consumers)
+        return free + self._hub.get_batch if self._gets else free
+
+    # ------------------------------------------------------------------ handing out
+
+    def dispatch(self) -> None:
+        """Hand out ready messages: waiting gets first, then consumers in turn."""
+        self.is_dirty = False
+        ready = self.ready
+        while ready:
+            if self._gets:
+                message = self._take()
+                self._gets.popleft()((message, self.ready_count))
+                continue
+            consumer = self._next_consumer()
+            if consumer is None:
+                break
+            message = self._take()
+            if consumer.no_ack:
+                self._settle(message)
+            consumer.deliver(message)
+
+    def get(self, done: Done) -> None:
+        """``basic.get``: ``done`` is called with (message, ready messages left), or with None when empty."""
+        self.when_counted(lambda: self._get_now(done))
+
+    def _get_now(self, done: Done) -> None:
+        if self.is_deleted or self.ready_count == 0:
+            done(None)
+            return
+        self._gets.append(done)
+        self._hub.mark_dirty(self)
+
+    def settle(self, message: Message) -> None:
+        """Acknowledged, or rejected without requeue: the message is done with."""
+        self._settle(message)
+        if not self.is_dirty:
+            self._hub.mark_dirty(self)
+
+    def give_back(self, message: Message) -> None:
+        """The client never saw it: back in its place, its redelivered mark unchanged."""
+        self._put_back(message)
+        self._hub.mark_dirty(self)
+
+    # ------------------------------------------------------------------ what the two kinds say
+
+    @property
+    def ready_count(self) -> int:
+        """Ready messages (QU-01)."""
+        return len(self.ready)
+
+    @property
+    def unacked_count(self) -> int:
+        """Delivered and unsettled."""
+        raise NotImplementedError
+
+    def publish(self, message: Message, receipt: Receipt, token: int) -> None:
+        """Accept one copy of its own; the receipt is told once whether it is stored."""
+        raise NotImplementedError
+
+    def requeue(self, messages: list[Message]) -> None:
+        """To the tail, redelivered, in the order given (CO-15, CO-17)."""
+        raise NotImplementedError
+
+    def when_counted(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when the counts are fresh and every publish accepted before is stored."""
+        raise NotImplementedError
+
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drop what is ready; ``done`` is told how many."""
+        raise NotImplementedError
+
+    def close(self, done: Callable[[], None]) -> None:
+        """The queue is deleted: consumers go, what is left is dropped; ``done`` when nothing of it remains."""
+        self.is_deleted = True
+        consumers, self.consumers = self.consumers, []
+        for consumer in consumers:
+            consumer.on_queue_gone()
+        gets, self._gets = self._gets, deque()
+        for get in gets:
+            get(None)
+        self._drain(done)
+
+    def _take(self) -> Message:
+        raise NotImplementedError
+
+    def _settle(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def _put_back(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def _drain(self, done: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+
+class MemoryQueue(Queue):
+    """A throw-away queue: its messages live here and go with it; they are stored the moment they are accepted."""
+
+    def __init__(self, record: QueueRecord, hub: Hub, owner: object = None) -> None:
+        super().__init__(record, hub, owner)
+        self._held: dict[int, Message] = {}
+        self._last_sequence = 0
+
+    @property
+    def unacked_count(self) -> int:
+        """Delivered and unsettled."""
+        return len(self._held)
+
+    def publish(self, message: Message, receipt: Receipt, token: int) -> None:
+        """Accept, or refuse at the process's mark for messages in memory."""
+        hub = self._hub
+        size = len(message.body) + OVERHEAD_BYTES
+        if hub.memory_bytes + size > hub.memory_limit_bytes:
+            receipt.on_refused(token, "memory mark of throw-away queues reached")
+            return
+        hub.memory_bytes += size
+        self._append(message)
+        receipt.on_stored(token)
+
+    def _append(self, message: Message) -> None:
+        self._last_sequence += 1
+        message.sequence = self._last_sequence
+        self.ready.append(message)
+        if not self.is_dirty:
+            self._hub.mark_dirty(self)
+
+    def requeue(self, messages: list[Message]) -> None:
+        """To the tail, as in a stored queue."""
+        for message in messages:
+            if self._held.pop(message.sequence, None) is not None:
+                message.redelivered = True
+                message.delivery_count += 1
+                self._append(message)
+
+    def when_counted(self, done: Callable[[], None]) -> None:
+        """Counts are always exact here."""
+        done()
+
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drop what is ready at once."""
+        count = len(self.ready)
+        for message in self.ready:
+            self._free(message)
+        self.ready.clear()
+        done(count)
+
+    def _take(self) -> Message:
+        message = self.ready.popleft()
+        self._held[message.sequence] = message
+        return message
+
+    def _settle(self, message: Message) -> None:
+        if self._held.pop(message.sequence, None) is not None:
+            self._free(message)
+
+    def _put_back(self, message: Message) -> None:
+        if self._held.pop(message.sequence, None) is None:
+            return
+        at = 0
+        while at < len(self.ready) and self.ready[at].sequence < message.sequence:
+            at += 1
+        self.ready.insert(at, message)
+
+    def _free(self, message: Message) -> None:
+        self._hub.memory_bytes -= len(message.body) + OVERHEAD_BYTES
+
+    def _drain(self, done: Callable[[], None]) -> None:
+        for message in (*self.ready, *self._held.values()):
+            self._free(message)
+        self.ready.clear()
+        self._held.clear()
+        done()
+
+
+class MoveReceipt:
+    """Told when the copies of a queue's requeued messages are stored; a refused copy is stored again later."""
+
+    retry = True
+    __slots__ = ("_copies", "_last", "_queue")
+
+    def __init__(self, queue: StoredQueue) -> None:
+        self._queue = queue
+        self._copies: dict[int, tuple[Message, Message]] = {}
+        self._last = 0
+
+    def start(self, original: Message, copy: Message) -> int:
+        """A token for one copy."""
+        self._last += 1
+        self._copies[self._last] = (original, copy)
+        return self._last
+
+    def on_stored(self, token: int) -> None:
+        """The copy is stored: the original is done with."""
+        original, _ = self._copies.pop(token)
+        self._queue.lease.finish_move(original)
+
+    def on_refused(self, token: int, reason: str) -> None:
+        """Not stored: again, under the same MessageID."""
+        del reason
+        _, copy = self._copies[token]
+        self._queue.repeat(copy, self, token)
+
+    def flush(self) -> None:
+        """The reader may have acknowledgements to send now."""
+        self._queue.credit_changed()
+
+
+class StoredQueue(Queue):
+    """A queue whose messages live in a KubeMQ channel."""
+
+    is_stored = True
+
+    def __init__(self, record: QueueRecord, hub: Hub, kubemq_channel: str, outbox: Outbox) -> None:
+        super().__init__(record, hub)
+        self.kubemq_channel = kubemq_channel
+        self.lease = Lease(self.credit, hub.clock)
+        self.ready = self.lease.ready
+        self._outbox = outbox
+        self._moves = MoveReceipt(self)
+        self._submitted = 0
+        self._resolved = 0
+        self._store_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+
+    @property
+    def ready_count(self) -> int:
+        """Read and undelivered, plus the known backlog."""
+        return self.lease.ready_count
+
+    @property
+    def unacked_count(self) -> int:
+        """Delivered and unsettled."""
+        return len(self.lease.held)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """As above; the first one makes the reader look at the channel."""
+        super().add_consumer(consumer)
+        if self._hub.clock() - self.lease.known_at > FRESH_S:
+            self._hub.refresh_counts(self.credit_changed)
+
+    def dispatch(self) -> None:
+        """As above; then the reader may have acks to send or messages to fetch."""
+        super().dispatch()
+        lease = self.lease
+        if self._gets and not lease.ready and lease.backlog == 0 and lease.is_at_rest:
+            gets, self._gets = self._gets, deque()
+            for get in gets:
+                get(None)
+        if lease.wants_reader():
+            self._hub.wake_reader(self)
+
+    def publish(self, message: Message, receipt: Receipt, token: int) -> None:
+        """Into the lane's outbox; one confirm follows."""
+        message.message_id = self._hub.next_message_id()
+        self._submit(message, receipt, token)
+
+    def _submit(self, message: Message, receipt: Receipt, token: int) -> None:
+        self._submitted += 1
+        self.lease.pending_count += 1
+        self._outbox.append(Submission(self, message, receipt, token))
+
+    def requeue(self, messages: list[Message]) -> None:
+        """Store a copy at the tail, then acknowledge the original (design.md section 3, point 9)."""
+        lease, moves = self.lease, self._moves
+        if self.is_deleted:
+            return
+        for message in messages:
+            if lease.start_move(message):
+                copy = Message(
+                    message.exchange,
+                    message.routing_key,
+                    message.header,
+                    message.body,
+                    self._hub.next_message_id(),
+                    redelivered=True,
+                    delivery_count=message.delivery_count + 1,
+                )
+                self._submit(copy, moves, moves.start(message, copy))
+        self._hub.mark_dirty(self)
+
+    def repeat(self, copy: Message, receipt: Receipt, token: int) -> None:
+        """A refused copy is stored again after a pause, unless the queue is gone."""
+        self._hub.call_later(RETRY_S, lambda: None if self.is_deleted else self._submit(copy, receipt, token))
+
+    def on_stored(self) -> None:
+        """The oldest unresolved submission is stored."""
+        lease = self.lease
+        lease.pending_count -= 1
+        lease.on_stored(1)
+        self._resolve()
+        if not self.is_dirty:
+            self._hub.mark_dirty(self)
+
+    def on_refused(self) -> None:
+        """The oldest unresolved submission is not stored."""
+        self.lease.pending_count -= 1
+        self._resolve()
+
+    on_dropped = on_refused
+
+    def _resolve(self) -> None:
+        self._resolved += 1
+        waiters = self._store_waiters
+        while waiters and waiters[0][0] <= self._resolved:
+            waiters.popleft()[1]()
+
+    def when_stored(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when everything submitted so far is stored or refused."""
+        if self._submitted == self._resolved:
+            done()
+        else:
+            self._store_waiters.append((self._submitted, done))
+
+    def when_counted(self, done: Callable[[], None]) -> None:
+        """After earlier publishes are stored, and a fresh snapshot when the counter is old (30 ms at most)."""
+        self.when_stored(lambda: self._when_fresh(done))
+
+    def _when_fresh(self, done: Callable[[], None]) -> None:
+        if self.lease.ready_count or self._hub.clock() - self.lease.known_at <= FRESH_S:
+            done()
+        else:
+            self._hub.refresh_counts(done)
+
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Through the lease: read and acknowledge up to the backlog of this moment (KI-13)."""
+
+        def start() -> None:
+            count = self.lease.ready_count
+            self.lease.purge(lambda: done(count))
+            self._hub.mark_dirty(self)
+
+        self.when_stored(lambda: self._hub.refresh_counts(start))
+
+    def _drain(self, done: Callable[[], None]) -> None:
+        self.lease.settle_everything()
+        self.purge(lambda _count: done())
+        self._hub.mark_dirty(self)
+
+    def _take(self) -> Message:
+        return self.lease.take()
+
+    def _settle(self, message: Message) -> None:
+        self.lease.settle(message)
+
+    def _put_back(self, message: Message) -> None:
+        self.lease.give_back(message)
+

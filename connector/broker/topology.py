@@ -1,0 +1,304 @@
+"""Declarations as a fold: the same events in the same order give the same state on every replica.
+
+Owns the records of shared exchanges, queues and bindings, the JSON form of the events that change them, and
+snapshots.  Pure: no queue objects, no clock.  Throw-away entities never come here (design.md sections 5 and 6).
+
+An event is a JSON object: ``v`` (1), ``id`` (unique), ``member`` (who wrote it), ``type`` and the type's fields;
+field tables travel as base64 of their AMQP encoding, so every width survives.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from connector.amqp.wire import read_table, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.amqp.wire import Table
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class QueueRecord:
+    """A declared queue; ``id`` is the Sequence of the event that created it (0: local to this replica)."""
+
+    vhost: str
+    name: str
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Table = field(default_factory=dict)
+    id: int = 0
+
+
+@dataclass(slots=True)
+class ExchangeRecord:
+    """A declared exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Table = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class BindingKey:
+    """A binding's whole identity (EX-13); ``arguments`` in AMQP encoding."""
+
+    exchange: str
+    queue: str
+    routing_key: str
+    arguments: bytes
+
+
+def pack_table(table: Table) -> str:
+    """A field table as text for an event."""
+    return base64.b64encode(write_table(table)).decode("ascii")
+
+
+def unpack_table(text: str) -> Table:
+    """The reverse of ``pack_table``."""
+    return read_table(base64.b64decode(text), 0)[0] if text else {}
+
+
+def encode_event(event: dict[str, Any]) -> bytes:
+    """An event as bytes for the log."""
+    return json.dumps(event, separators=(",", ":")).encode("ascii")
+
+
+def decode_event(data: bytes) -> dict[str, Any] | None:
+    """The event in these bytes, or None for what is not ours or of an unknown version."""
+    try:
+        event = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(event, dict) or event.get("v") != VERSION or not isinstance(event.get("type"), str):
+        return None
+    return event
+
+
+def queue_declared(record: QueueRecord) -> dict[str, Any]:
+    """The event that creates this queue."""
+    return {
+        "type": "queue.declared",
+        "vhost": record.vhost,
+        "name": record.name,
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "arguments": pack_table(record.arguments),
+    }
+
+
+def exchange_declared(record: ExchangeRecord) -> dict[str, Any]:
+    """The event that creates this exchange."""
+    return {
+        "type": "exchange.declared",
+        "vhost": record.vhost,
+        "name": record.name,
+        "kind": record.type,
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "internal": record.internal,
+        "arguments": pack_table(record.arguments),
+    }
+
+
+def binding_event(kind: str, vhost: str, key: BindingKey) -> dict[str, Any]:
+    """``kind`` is ``queue.bound`` or ``queue.unbound``."""
+    return {
+        "type": kind,
+        "vhost": vhost,
+        "exchange": key.exchange,
+        "queue": key.queue,
+        "routing_key": key.routing_key,
+        "arguments": base64.b64encode(key.arguments).decode("ascii"),
+    }
+
+
+def name_event(kind: str, vhost: str, name: str) -> dict[str, Any]:
+    """An event that only names something: ``queue.deleted``, ``queue.drained``, ``exchange.deleted``."""
+    return {"type": kind, "vhost": vhost, "name": name}
+
+
+class Observer:
+    """What changes while events are applied; the default ignores everything."""
+
+    def on_queue_created(self, record: QueueRecord) -> None:
+        """A queue exists from now on."""
+
+    def on_queue_deleted(self, record: QueueRecord) -> None:
+        """The queue is gone, and its bindings (reported before)."""
+
+    def on_exchange_created(self, record: ExchangeRecord) -> None:
+        """An exchange exists from now on."""
+
+    def on_exchange_deleted(self, record: ExchangeRecord) -> None:
+        """The exchange is gone, and its bindings (reported before)."""
+
+    def on_bound(self, vhost: str, key: BindingKey) -> None:
+        """A binding exists from now on."""
+
+    def on_unbound(self, vhost: str, key: BindingKey) -> None:
+        """The binding is gone."""
+
+
+class Topology:
+    """The folded state; names are (vhost, name)."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.queues: dict[tuple[str, str], QueueRecord] = {}
+        self.exchanges: dict[tuple[str, str], ExchangeRecord] = {}
+        self.bindings: dict[tuple[str, BindingKey], None] = {}
+        self.undrained: dict[tuple[str, str], None] = {}
+        self.version = 0
+        self.events_since_snapshot = 0
+
+    def apply(self, sequence: int, event: dict[str, Any]) -> bool:
+        """Fold one event in; True when it changed the state (unknown and outdated ones do not)."""
+        self.version = sequence
+        self.events_since_snapshot += 1
+        handler = _HANDLERS.get(event["type"])
+        return handler is not None and handler(self, sequence, event)
+
+    def _queue_declared(self, sequence: int, event: dict[str, Any]) -> bool:
+        key = (event["vhost"], event["name"])
+        if key in self.queues:
+            return False
+        record = QueueRecord(
+            *key,
+            durable=event["durable"],
+            auto_delete=event["auto_delete"],
+            arguments=unpack_table(event["arguments"]),
+            id=event.get("queue_id") or sequence,
+        )
+        self.queues[key] = record
+        self._observer.on_queue_created(record)
+        return True
+
+    def _queue_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
+        key = (event["vhost"], event["name"])
+        record = self.queues.get(key)
+        if record is None:
+            return False
+        for vhost, binding in [b for b in self.bindings if b[0] == key[0] and b[1].queue == key[1]]:
+            self._drop_binding(vhost, binding)
+        del self.queues[key]
+        self.undrained[key] = None
+        self._observer.on_queue_deleted(record)
+        return True
+
+    def _queue_drained(self, _sequence: int, event: dict[str, Any]) -> bool:
+        key = (event["vhost"], event["name"])
+        if key not in self.undrained:
+            return False
+        del self.undrained[key]
+        return True
+
+    def _exchange_declared(self, _sequence: int, event: dict[str, Any]) -> bool:
+        key = (event["vhost"], event["name"])
+        if key in self.exchanges:
+            return False
+        record = ExchangeRecord(
+            *key,
+            type=event["kind"],
+            durable=event["durable"],
+            auto_delete=event["auto_delete"],
+            internal=event["internal"],
+            arguments=unpack_table(event["arguments"]),
+        )
+        self.exchanges[key] = record
+        self._observer.on_exchange_created(record)
+        return True
+
+    def _exchange_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
+        key = (event["vhost"], event["name"])
+        record = self.exchanges.get(key)
+        if record is None:
+            return False
+        for vhost, binding in [b for b in self.bindings if b[0] == key[0] and b[1].exchange == key[1]]:
+            self._drop_binding(vhost, binding)
+        del self.exchanges[key]
+        self._observer.on_exchange_deleted(record)
+        return True
+
+    def _bound(self, _sequence: int, event: dict[str, Any]) -> bool:
+        vhost = event["vhost"]
+        key = _binding_key(event)
+        known = (vhost, key.queue) in self.queues and (
+            (vhost, key.exchange) in self.exchanges or key.exchange.startswith("amq.")
+        )
+        if not known or (vhost, key) in self.bindings:
+            return False
+        self.bindings[vhost, key] = None
+        self._observer.on_bound(vhost, key)
+        return True
+
+    def _unbound(self, _sequence: int, event: dict[str, Any]) -> bool:
+        return self._drop_binding(event["vhost"], _binding_key(event))
+
+    def _drop_binding(self, vhost: str, key: BindingKey) -> bool:
+        if (vhost, key) not in self.bindings:
+            return False
+        del self.bindings[vhost, key]
+        self._observer.on_unbound(vhost, key)
+        return True
+
+    # ------------------------------------------------------------------ snapshots
+
+    def snapshot_event(self) -> dict[str, Any]:
+        """The whole state as one event; ``upto`` is the last Sequence folded in."""
+        self.events_since_snapshot = 0
+        return {
+            "type": "snapshot",
+            "upto": self.version,
+            "queues": [{**queue_declared(r), "queue_id": r.id} for r in self.queues.values()],
+            "exchanges": [exchange_declared(record) for record in self.exchanges.values()],
+            "bindings": [binding_event("queue.bound", vhost, key) for vhost, key in self.bindings],
+            "undrained": [list(key) for key in self.undrained],
+        }
+
+    def load_snapshot(self, event: dict[str, Any]) -> None:
+        """Start from a snapshot (only into an empty state)."""
+        for declared in (*event["exchanges"], *event["queues"], *event["bindings"]):
+            _HANDLERS[declared["type"]](self, event["upto"], declared)
+        for vhost, name in event["undrained"]:
+            self.undrained[vhost, name] = None
+        self.version = event["upto"]
+        self.events_since_snapshot = 0
+
+
+def _binding_key(event: dict[str, Any]) -> BindingKey:
+    return BindingKey(
+        event["exchange"], event["queue"], event["routing_key"], base64.b64decode(event["arguments"])
+    )
+
+
+_HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {
+    "queue.declared": Topology._queue_declared,  # noqa: SLF001
+    "queue.deleted": Topology._queue_deleted,  # noqa: SLF001
+    "queue.drained": Topology._queue_drained,  # noqa: SLF001
+    "exchange.declared": Topology._exchange_declared,  # noqa: SLF001
+    "exchange.deleted": Topology._exchange_deleted,  # noqa: SLF001
+    "queue.bound": Topology._bound,  # noqa: SLF001
+    "queue.unbound": Topology._unbound,  # noqa: SLF001
+}
+
+
+def replay(events: list[tuple[int, dict[str, Any]]]) -> tuple[dict[str, Any] | None, list[tuple[int, dict[str, Any]]]]:
+    """The last snapshot among ``events`` (or None) and what is to be applied after it, in order.
+
+    Events written between a snapshot's computation and its place in the log come before it and are applied again.
+    """
+    last = next((event for _, event in reversed(events) if event["type"] == "snapshot"), None)
+    upto = last["upto"] if last else 0
+    return last, [(sequence, event) for sequence, event in events if event["type"] != "snapshot" and sequence > upto]

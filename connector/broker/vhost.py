@@ -1,0 +1,468 @@
+"""A virtual host: its queues and exchanges at run time, routing, and every declaration a client can make.
+
+Owns name rules, equivalence, exclusive ownership and the route cache.  Shared entities change only when their event
+comes back in the topology log (``on_*`` methods of ``Observer``); throw-away queues and their bindings live here
+alone (design.md section 6).  Every operation calls ``done`` exactly once, with its result or an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+from connector.amqp.wire import write_table
+from connector.broker.arguments import check_equivalent, check_queue, compare_tables
+from connector.broker.errors import (
+    AccessRefused,
+    BrokerError,
+    Inequivalent,
+    Locked,
+    NotFound,
+    NotImplementedHere,
+)
+from connector.broker.exchanges.direct import DirectExchange
+from connector.broker.message import Message
+from connector.broker.queue import MemoryQueue, Queue, StoredQueue
+from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
+from connector.broker.topology import (
+    BindingKey,
+    ExchangeRecord,
+    QueueRecord,
+    binding_event,
+    exchange_declared,
+    name_event,
+    queue_declared,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from connector.amqp.wire import Table
+    from connector.broker.counters import Counters
+    from connector.broker.ports import Done, Receipt
+    from connector.broker.queue import Hub
+
+PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
+NOT_BUILT_TYPES = ("fanout", "topic", "headers")
+#: The route cache is dropped when it has this many entries.
+ROUTES_MAX = 20_000
+
+
+class Shared(Protocol):
+    """What a virtual host needs to change what all replicas share."""
+
+    hub: Hub
+    counters: Counters
+
+    def append(self, event: dict[str, Any], done: Done) -> None:
+        """Write to the topology log; ``done(changed)`` after the event has come back and was applied, or an exception."""
+
+    def stored_queue(self, record: QueueRecord) -> StoredQueue:
+        """A queue object over this record's KubeMQ channel."""
+
+    def drain(self, queue: StoredQueue) -> None:
+        """The queue is deleted: empty its channel, then note it in the log."""
+
+    def when_drained(self, vhost: str, name: str, done: Callable[[], None]) -> bool:
+        """False when no deleted queue of this name is being emptied; else ``done`` follows when it is empty."""
+
+
+class VirtualHost:
+    """One virtual host; ``name`` is ``default`` for "/" and "", ``title`` is what texts show."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name = name
+        self.title = "/" if name == "default" else name
+        self.queues: dict[str, Queue] = {}
+        self.exchanges: dict[str, DirectExchange] = {}
+        self._shared = shared
+        self._routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
+        self._exclusive: dict[object, dict[str, Queue]] = {}
+        for exchange, kind in PREDECLARED.items():
+            self.exchanges[exchange] = DirectExchange(ExchangeRecord(name, exchange, kind, durable=True))
+
+    # ------------------------------------------------------------------ publishing
+
+    def publish(
+        self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int
+    ) -> int:
+        """Route one message and hand a copy to every queue; returns how many (0: unroutable).
+
+        Exactly that many ``receipt`` calls with ``token`` follow, some perhaps before the return.  Raises NotFound
+        and AccessRefused (internal exchange).
+        """
+        queues = self._routes.get((exchange, routing_key))
+        if queues is None:
+            queues = self._route(exchange, routing_key)
+        for queue in queues:
+            queue.publish(Message(exchange, routing_key, header, body), receipt, token)
+        return len(queues)
+
+    def _route(self, exchange: str, routing_key: str) -> tuple[Queue, ...]:
+        if exchange == "":
+            names = [routing_key]
+        else:
+            found = self._exchange(exchange)
+            if found.record.internal:
+                raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self.title}'")
+            names = found.route(routing_key)
+        queues = tuple(self.queues[name] for name in names if name in self.queues)
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[exchange, routing_key] = queues
+        return queues
+
+    def _append(self, event: dict[str, Any], done: Done) -> None:
+        """Append where only failure matters: ``done`` gets None or the exception."""
+        self._shared.append(event, lambda result: done(result if isinstance(result, Exception) else None))
+
+    # ------------------------------------------------------------------ looking up
+
+    def _label(self, kind: str, name: str) -> str:
+        return f"{kind} '{name}' in vhost '{self.title}'"
+
+    def _exchange(self, name: str) -> DirectExchange:
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no {self._label('exchange', name)}")
+        return exchange
+
+    def find_queue(self, name: str, owner: object) -> Queue:
+        """The queue of this name; raises NotFound, or Locked when it is exclusive to another owner."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no {self._label('queue', name)}")
+        if queue.owner is not None and queue.owner is not owner:
+            raise self._locked(name)
+        return queue
+
+    def _locked(self, name: str) -> Locked:
+        return Locked(
+            f"cannot obtain exclusive access to locked {self._label('queue', name)}. It could be originally declared "
+            "on another connection or the exclusive property value does not match that of the original declaration."
+        )
+
+    # ------------------------------------------------------------------ queues
+
+    def declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
+        """``done`` gets a DeclaredQueue (QU-01 to QU-06)."""
+        try:
+            self._declare_queue(request, owner, done)
+        except BrokerError as error:
+            done(error)
+
+    def _declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
+        name = request.name = request.name.replace("\r", "").replace("\n", "")
+        if request.passive:
+            self._answer_declare(self.find_queue(name, owner), done)
+            return
+        if name.startswith("amq."):
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        queue = self.queues.get(name) if name else None
+        if queue is not None:
+            if queue.owner is not (owner if request.exclusive else None):
+                raise self._locked(name)
+            check_equivalent(queue.record, request, self._label("queue", name))
+            self._shared.counters.queues_declared += 1
+            self._answer_declare(queue, done)
+            return
+        if not name:
+            name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
+        check_queue(request, self._label("queue", name))
+        if self._shared.when_drained(self.name, name, lambda: self.declare_queue(request, owner, done)):
+            return
+        record = QueueRecord(
+            self.name,
+            name,
+            durable=request.durable and not request.exclusive,
+            exclusive=request.exclusive,
+            auto_delete=request.auto_delete,
+            arguments=request.arguments,
+        )
+        if request.exclusive or (not request.durable and (request.auto_delete or not request.name)):
+            self._create_local(record, owner if request.exclusive else None, done)
+        else:
+            self._create_shared(record, request, owner, done)
+
+    def _create_local(self, record: QueueRecord, owner: object, done: Done) -> None:
+        queue = MemoryQueue(record, self._shared.hub, owner)
+        self._add_queue(queue)
+        if owner is not None:
+            self._exclusive.setdefault(owner, {})[record.name] = queue
+        self._count_created()
+        self._answer_declare(queue, done)
+
+    def _create_shared(self, record: QueueRecord, request: QueueDeclare, owner: object, done: Done) -> None:
+        def answer(result: object) -> None:
+            if isinstance(result, Exception):
+                done(result)
+                return
+            if result:
+                self._count_created()
+                self._answer_declare(self.queues[record.name], done)
+            else:  # somebody else was faster: compare with theirs
+                self.declare_queue(request, owner, done)
+
+        self._shared.append(queue_declared(record), answer)
+
+    def _count_created(self) -> None:
+        self._shared.counters.queues_created += 1
+        self._shared.counters.queues_declared += 1
+
+    def _answer_declare(self, queue: Queue, done: Done) -> None:
+        queue.when_counted(lambda: done(DeclaredQueue(queue.name, queue.ready_count, len(queue.consumers))))
+
+    def _add_queue(self, queue: Queue) -> None:
+        self.queues[queue.name] = queue
+        self._routes.clear()
+
+    def delete_queue(self, name: str, owner: object, if_unused: bool, if_empty: bool, done: Done) -> None:
+        """``done`` gets the number of ready messages deleted, 0 when there is no such queue (QU-09)."""
+        try:
+            queue = self.find_queue(name, owner)
+        except NotFound:
+            done(0)
+            return
+        except Locked as error:
+            done(error)
+            return
+        if if_unused and queue.consumers:
+            done(Inequivalent(f"{self._label('queue', name)} in use"))
+            return
+        queue.when_counted(lambda: self._delete_counted(queue, if_unused, if_empty, done))
+
+    def _delete_counted(self, queue: Queue, if_unused: bool, if_empty: bool, done: Done) -> None:
+        label = self._label("queue", queue.name)
+        count = queue.ready_count
+        if queue.is_deleted:
+            done(0)
+        elif if_unused and queue.consumers:
+            done(Inequivalent(f"{label} in use"))
+        elif if_empty and count:
+            done(Inequivalent(f"{label} not empty"))
+        elif not queue.is_stored:
+            self._remove_local(queue)
+            done(count)
+        else:
+            event = name_event("queue.deleted", self.name, queue.name)
+            self._shared.append(event, lambda result: self._after_delete(queue.name, count, result, done))
+
+    def _after_delete(self, name: str, count: int, result: object, done: Done) -> None:
+        if isinstance(result, Exception):
+            done(result)
+        elif not self._shared.when_drained(self.name, name, lambda: done(count)):
+            done(count)
+
+    def _remove_local(self, queue: Queue) -> None:
+        if self.queues.get(queue.name) is not queue:
+            return
+        del self.queues[queue.name]
+        self._routes.clear()
+        if queue.owner is not None:
+            self._exclusive.get(queue.owner, {}).pop(queue.name, None)
+        for exchange in list(self.exchanges.values()):
+            bindings = exchange.bindings_of(queue.name)
+            for key in bindings:
+                exchange.unbind(key)
+            if bindings:
+                self._check_auto_delete(exchange)
+        self._shared.counters.queues_deleted += 1
+        queue.close(lambda: None)
+
+    def purge_queue(self, name: str, owner: object, done: Done) -> None:
+        """``done`` gets the number of ready messages dropped (QU-10)."""
+        try:
+            self.find_queue(name, owner).purge(done)
+        except BrokerError as error:
+            done(error)
+
+    def on_owner_gone(self, owner: object) -> None:
+        """A connection ended: its exclusive queues go (QU-05)."""
+        for queue in list(self._exclusive.pop(owner, {}).values()):
+            self._remove_local(queue)
+
+    def on_unused(self, queue: Queue) -> None:
+        """An auto-delete queue lost its last consumer (QU-06)."""
+        if queue.is_stored:
+            self._shared.append(name_event("queue.deleted", self.name, queue.name), lambda _result: None)
+        else:
+            self._remove_local(queue)
+
+    # ------------------------------------------------------------------ exchanges
+
+    def declare_exchange(self, request: ExchangeDeclare, done: Done) -> None:
+        """``done`` gets None (EX-02, EX-08, EX-09)."""
+        try:
+            record = self._check_exchange(request)
+        except BrokerError as error:
+            done(error)
+            return
+        if record is None:
+            done(None)
+            return
+
+        def answer(result: object) -> None:
+            if isinstance(result, Exception):
+                done(result)
+            else:  # compare with what the log has made of it
+                self.declare_exchange(request, done)
+
+        self._shared.append(exchange_declared(record), answer)
+
+    def _check_exchange(self, request: ExchangeDeclare) -> ExchangeRecord | None:
+        """The record to create, or None when it exists and agrees."""
+        name = request.name = request.name.replace("\r", "").replace("\n", "")
+        if request.passive:
+            if name:
+                self._exchange(name)
+            return None
+        if not name:
+            raise AccessRefused("operation not permitted on the default exchange")
+        label = self._label("exchange", name)
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            current = exchange.record
+            for flag, asked, now in (
+                ("type", request.type, current.type),
+                ("durable", request.durable, current.durable),
+                ("auto_delete", request.auto_delete, current.auto_delete),
+                ("internal", request.internal, current.internal),
+            ):
+                if asked != now:
+                    raise Inequivalent(
+                        f"inequivalent arg '{flag}' for {label}: received '{str(asked).lower()}' "
+                        f"but current is '{str(now).lower()}'"
+                    )
+            compare_tables(("alternate-exchange",), request.arguments, current.arguments, label)
+            return None
+        if name.startswith("amq."):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        if request.type in NOT_BUILT_TYPES:
+            raise NotImplementedHere(f"exchange type '{request.type}' is not supported")
+        if request.type != "direct":
+            raise Inequivalent(f"invalid exchange type '{request.type}'")
+        if "alternate-exchange" in request.arguments:
+            raise NotImplementedHere("exchange argument 'alternate-exchange' is not supported")
+        return ExchangeRecord(
+            self.name, name, request.type, request.durable, request.auto_delete, request.internal, request.arguments
+        )
+
+    def delete_exchange(self, name: str, if_unused: bool, done: Done) -> None:
+        """``done`` gets None; deleting what is missing succeeds (EX-11)."""
+        if not name:
+            done(AccessRefused("operation not permitted on the default exchange"))
+        elif name.startswith("amq."):
+            done(AccessRefused(f"operation not permitted on the {self._label('exchange', name)}"))
+        elif name not in self.exchanges:
+            done(None)
+        elif if_unused and self.exchanges[name].is_used:
+            done(Inequivalent(f"{self._label('exchange', name)} in use"))
+        else:
+            self._append(name_event("exchange.deleted", self.name, name), done)
+
+    def _check_auto_delete(self, exchange: DirectExchange) -> None:
+        if exchange.record.auto_delete and exchange.had_bindings and not exchange.is_used:
+            event = name_event("exchange.deleted", self.name, exchange.record.name)
+            self._shared.append(event, lambda _result: None)
+
+    # ------------------------------------------------------------------ bindings
+
+    def bind_queue(
+        self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object, done: Done
+    ) -> None:
+        """``done`` gets None; binding again succeeds (EX-13)."""
+        try:
+            found, source, key = self._check_binding(queue, exchange, routing_key, arguments, owner)
+            if source.record.type != "direct":
+                raise NotImplementedHere(f"binding to an exchange of type '{source.record.type}' is not supported")
+        except BrokerError as error:
+            done(error)
+            return
+        if source.has_binding(key):
+            done(None)
+        elif found.is_stored:
+            self._append(binding_event("queue.bound", self.name, key), done)
+        else:
+            source.bind(key)
+            self._routes.clear()
+            done(None)
+
+    def unbind_queue(
+        self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object, done: Done
+    ) -> None:
+        """``done`` gets None; unbinding what is not bound succeeds, missing queue or exchange too."""
+        try:
+            found, source, key = self._check_binding(queue, exchange, routing_key, arguments, owner)
+        except NotFound:
+            done(None)
+            return
+        except BrokerError as error:
+            done(error)
+            return
+        if not source.has_binding(key):
+            done(None)
+        elif found.is_stored:
+            self._append(binding_event("queue.unbound", self.name, key), done)
+        else:
+            source.unbind(key)
+            self._routes.clear()
+            self._check_auto_delete(source)
+            done(None)
+
+    def _check_binding(
+        self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object
+    ) -> tuple[Queue, DirectExchange, BindingKey]:
+        if not exchange:
+            raise AccessRefused("operation not permitted on the default exchange")
+        found = self.find_queue(queue, owner)
+        source = self._exchange(exchange)
+        return found, source, BindingKey(exchange, queue, routing_key, write_table(arguments))
+
+    # ------------------------------------------------------------------ what the topology log says
+
+    def on_queue_created(self, record: QueueRecord) -> None:
+        """A shared queue exists from now on."""
+        local = self.queues.get(record.name)
+        if local is not None:  # a throw-away queue of this name: ours goes on, the shared one stays hidden
+            self._remove_local(local)
+        self._add_queue(self._shared.stored_queue(record))
+
+    def on_queue_deleted(self, record: QueueRecord) -> None:
+        """The shared queue is gone; its channel is emptied."""
+        queue = self.queues.get(record.name)
+        if isinstance(queue, StoredQueue):
+            del self.queues[record.name]
+            self._routes.clear()
+            self._shared.counters.queues_deleted += 1
+            self._shared.drain(queue)
+
+    def on_exchange_created(self, record: ExchangeRecord) -> None:
+        """A shared exchange exists from now on."""
+        self.exchanges[record.name] = DirectExchange(record)
+        self._routes.clear()
+
+    def on_exchange_deleted(self, record: ExchangeRecord) -> None:
+        """The exchange is gone."""
+        self.exchanges.pop(record.name, None)
+        self._routes.clear()
+
+    def on_bound(self, key: BindingKey) -> None:
+        """A shared binding exists from now on."""
+        self.exchanges[key.exchange].bind(key)
+        self._routes.clear()
+
+    def on_unbound(self, key: BindingKey) -> None:
+        """A shared binding is gone."""
+        exchange = self.exchanges.get(key.exchange)
+        if exchange is not None:
+            exchange.unbind(key)
+            self._routes.clear()
+            self._check_auto_delete(exchange)

@@ -1,0 +1,1 @@
+"""Asyncio: sockets, timers and the fixed set of tasks that move batches to and from KubeMQ."""

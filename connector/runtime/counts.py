@@ -1,0 +1,93 @@
+"""QueuesInfo for everybody: one call for all queues, shared by all who asked before it began.
+
+Owns the call in flight and the poll that sees native producers while consumers wait (design.md section 3, point 2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.broker.ports import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.broker import Broker
+    from connector.broker.ports import QueueStore
+
+#: A get or a declare waits at most this long for fresh numbers.
+DEADLINE_S = 0.03
+POLL_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class Asked:
+    """One who waits for fresh counts; answered once, by the call or by the deadline."""
+
+    __slots__ = ("_done", "timer")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done: Callable[[], None] | None = done
+        self.timer: asyncio.TimerHandle | None = None
+
+    def answer(self) -> None:
+        """Go on, with what is known now."""
+        done, self._done = self._done, None
+        if self.timer is not None:
+            self.timer.cancel()
+        if done is not None:
+            done()
+
+
+class Counts:
+    """The shared QueuesInfo call."""
+
+    def __init__(self, store: QueueStore, broker: Broker, settle: Callable[[], None]) -> None:
+        self._store = store
+        self._broker = broker
+        self._settle = settle
+        self._asked: list[Asked] = []
+        self._wake = asyncio.Event()
+
+    def refresh(self, done: Callable[[], None]) -> None:
+        """Call ``done`` after a call that begins from now on, or after 30 ms."""
+        asked = Asked(done)
+        asked.timer = asyncio.get_running_loop().call_later(DEADLINE_S, self._expire, asked)
+        self._asked.append(asked)
+        self._wake.set()
+
+    def _expire(self, asked: Asked) -> None:
+        if asked in self._asked:
+            self._asked.remove(asked)
+        asked.answer()
+        self._settle()
+
+    async def run(self) -> None:
+        """Answer who asks; every second look by itself while somebody could wait for a native message."""
+        while True:
+            timer = asyncio.get_running_loop().call_later(POLL_S, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+            self._wake.clear()
+            if self._asked or self._broker.needs_poll():
+                try:
+                    await self.count()
+                except StoreError as error:
+                    log.debug("no counts", error=str(error))
+                    await asyncio.sleep(DEADLINE_S)
+
+    async def count(self) -> None:
+        """One call; raises StoreError."""
+        asked, self._asked = self._asked, []
+        began = self._broker.begin_snapshot()
+        try:
+            rows = await self._store.snapshot()
+            self._broker.on_snapshot(began, rows)
+        finally:
+            for waiter in asked:
+                waiter.answer()
+            self._settle()

@@ -1,0 +1,144 @@
+"""The runtime's centre: wakes lanes and readers for the broker, and ends every batch with dispatch and flush.
+
+Owns the set of connections with output to write, the readers of active queues, the writer lanes and the shared
+counts.  Implements ``broker.Hooks``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.broker.broker import Broker
+from connector.runtime.counts import Counts
+from connector.runtime.queue_reader import QueueReader
+from connector.runtime.queue_writer import QueueWriter
+from connector.runtime.topology_sync import TopologySync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.broker import Settings
+    from connector.broker.counters import Counters
+    from connector.broker.ports import QueueStore, TopologyLog
+    from connector.broker.queue import StoredQueue
+    from connector.runtime.tasks import Tasks
+    from connector.session.connection import Connection
+
+#: Coarse timer: heartbeats, deadlines.
+TICK_S = 0.25
+
+log = structlog.get_logger(__name__)
+
+
+class Hub:
+    """One replica's runtime."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: QueueStore,
+        topology_log: TopologyLog,
+        tasks: Tasks,
+        counters: Counters,
+        *,
+        publish_deadline_s: float,
+        declare_deadline_s: float,
+    ) -> None:
+        self.broker = Broker(settings, time.monotonic, self, counters)
+        self.store = store
+        self.connections: set[Connection] = set()
+        self._tasks = tasks
+        self._readers: dict[StoredQueue, QueueReader] = {}
+        self._flushing: list[Connection] = []
+        self._declare_deadline_s = declare_deadline_s
+        self.counts = Counts(store, self.broker, self.settle)
+        self.sync = TopologySync(topology_log, self.broker, self.settle)
+        self.writers = [
+            QueueWriter(outbox, store, counters, self.settle, publish_deadline_s) for outbox in self.broker.outboxes
+        ]
+
+    def start(self) -> None:
+        """Start the tasks that always run."""
+        tasks = self._tasks
+        for number, writer in enumerate(self.writers):
+            tasks.keep(f"queue_writer {number}", writer.run)
+        tasks.keep("counts", self.counts.run)
+        tasks.keep("topology appends", self.sync.run_appends)
+        tasks.keep("topology follow", self.sync.run_follow)
+        tasks.keep("topology snapshots", self.sync.run_snapshots)
+        tasks.keep("ticks", self._tick)
+
+    # ------------------------------------------------------------------ broker.Hooks
+
+    def wake_lane(self, lane: int) -> None:
+        """The outbox of this lane is no longer empty."""
+        self.writers[lane].wake()
+
+    def wake_reader(self, queue: StoredQueue) -> None:
+        """Start the queue's reader, or let it look again."""
+        reader = self._readers.get(queue)
+        if reader is None:
+            reader = self._readers[queue] = QueueReader(queue, self.store, self.broker, self.settle)
+            self._tasks.start(f"queue_reader {queue.kubemq_channel}", reader.run(), lambda: self._on_reader_end(queue))
+        else:
+            reader.wake()
+
+    def _on_reader_end(self, queue: StoredQueue) -> None:
+        del self._readers[queue]
+        if queue.lease.wants_reader():
+            self.broker.mark_dirty(queue)
+            asyncio.get_running_loop().call_later(TICK_S, self.settle)
+
+    def refresh_counts(self, done: Callable[[], None]) -> None:
+        """Through the shared QueuesInfo call."""
+        self.counts.refresh(done)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run ``action`` later as a batch of its own."""
+        asyncio.get_running_loop().call_later(delay_s, self._run_batch, action)
+
+    def _run_batch(self, action: Callable[[], None]) -> None:
+        action()
+        self.settle()
+
+    def append_event(self, event_id: str, data: bytes) -> None:
+        """To the topology log."""
+        self.sync.append(event_id, data)
+
+    # ------------------------------------------------------------------ batches
+
+    def wants_flush(self, connection: Connection) -> None:
+        """The connection has output to write at the end of the batch."""
+        self._flushing.append(connection)
+
+    def settle(self) -> None:
+        """The end of every batch: deliver what is ready, write what has gathered."""
+        broker = self.broker
+        while True:
+            broker.dispatch()
+            flushing, self._flushing = self._flushing, []
+            if not flushing:
+                return
+            for connection in flushing:
+                connection.flush()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = self.broker.clock()
+            for connection in list(self.connections):
+                connection.on_tick(now)
+            self.broker.expire_appends(now - self._declare_deadline_s)
+            self.settle()
+
+    # ------------------------------------------------------------------ going down
+
+    def has_work(self) -> bool:
+        """True while something accepted is not stored, or an acknowledgement has not provably arrived."""
+        if any(writer.is_busy for writer in self.writers) or any(len(outbox) for outbox in self.broker.outboxes):
+            return True
+        return any(queue.lease.settled or queue.lease.sent or queue.lease.moving for queue in self.broker.stored_queues())

@@ -1,0 +1,176 @@
+"""The reader of one active queue: performs its lease's steps on one downstream stream.
+
+Owns the stream and the waiting; the decisions are the lease's (``broker/lease.py``).  Ends when the lease has
+nothing to do for a while, so that an idle queue costs no task and no stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.broker.lease import Event, StepKind
+from connector.broker.ports import StoreError, TooMuch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from connector.broker.broker import Broker
+    from connector.broker.lease import Step
+    from connector.broker.ports import QueueStore, QueueStream
+    from connector.broker.queue import StoredQueue
+
+#: A reader with nothing to do ends after this, and its stream with it.
+IDLE_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class QueueReader:
+    """Reads one queue; ``settle`` is called after every batch of changes (dispatch and flush)."""
+
+    def __init__(self, queue: StoredQueue, store: QueueStore, broker: Broker, settle: Callable[[], None]) -> None:
+        self._queue = queue
+        self._lease = queue.lease
+        self._store = store
+        self._broker = broker
+        self._settle = settle
+        self._stream: QueueStream | None = None
+        self._wake = asyncio.Event()
+        self._perform: dict[StepKind, Callable[[], Awaitable[None]]] = {
+            StepKind.FINISH: self._finish,
+            StepKind.CLOSE: self._close,
+            StepKind.REFILL: self._refill,
+            StepKind.RECOVER: self._recover,
+            StepKind.BARRIER: self._barrier,
+        }
+
+    def wake(self) -> None:
+        """Something changed: look at the next step again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until idle or cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                step = self._lease.next_step()
+                if step.kind is StepKind.WAIT:
+                    if not await self._wait(step):
+                        return
+                    continue
+                try:
+                    await self._perform[step.kind]()
+                except TooMuch as error:
+                    self._drop_stream()
+                    self._lease.on_too_much()
+                    log.warning("answer too large", kubemq_channel=self._queue.kubemq_channel, error=str(error))
+                except StoreError as error:
+                    self._lose(error)
+        finally:
+            self._drop_stream()
+
+    async def _wait(self, step: Step) -> bool:
+        """Wait for a wake-up or the step's time; False when the reader may end."""
+        idle = step.until is None and not self._lease.wants_reader()
+        delay = IDLE_S if idle else None if step.until is None else step.until - self._broker.clock()
+        if delay is None:
+            await self._wake.wait()
+            return True
+        timer = asyncio.get_running_loop().call_later(max(0.0, delay), self._wake.set)
+        started = self._broker.clock()
+        await self._wake.wait()
+        timer.cancel()
+        return not (idle and self._broker.clock() - started >= IDLE_S and not self._lease.wants_reader())
+
+    def _lose(self, error: StoreError) -> None:
+        self._drop_stream()
+        self._lease.on_event(Event.LOST)
+        self._broker.counters.link_losses += 1
+        log.warning("reading interrupted", kubemq_channel=self._queue.kubemq_channel, error=str(error))
+
+    def _drop_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.cancel()
+
+    def _open_stream(self) -> QueueStream:
+        if self._stream is None:
+            self._stream = self._store.open_stream()
+            self._lease.stream_renewed()
+        return self._stream
+
+    # ------------------------------------------------------------------ steps
+
+    async def _end_transaction(self) -> None:
+        """AckRange of what is settled, CloseByClient unless that was everything."""
+        lease = self._lease
+        transaction_id = lease.transaction_id
+        if not transaction_id:
+            return
+        stream = self._open_stream()
+        sequences = lease.acks_due()
+        if sequences:
+            token = await stream.ack_range(transaction_id, sequences)
+            lease.acks_sent(token, sequences)
+        if not sequences or lease.mine_count:
+            await stream.close_transaction(transaction_id)
+
+    async def _finish(self) -> None:
+        await self._end_transaction()
+        self._lease.on_event(Event.CLOSED)
+        self._lease.on_event(Event.REST)
+
+    _close = _finish
+
+    async def _refill(self) -> None:
+        lease = self._lease
+        await self._end_transaction()
+        lease.on_event(Event.CLOSED)
+        if lease.is_recycle_due and self._stream is not None:
+            await self._prove(self._stream)
+            self._drop_stream()
+        await self._get(lease.get_size())
+
+    async def _recover(self) -> None:
+        lease = self._lease
+        if self._stream is None:
+            lease.transaction_id = ""
+        await self._end_transaction()
+        lease.on_event(Event.CLOSED)
+        began = lease.begin_snapshot()
+        rows = await self._store.snapshot()
+        waiting = self._broker.waiting_of(self._queue, rows)
+        if waiting is not None:
+            lease.on_snapshot(waiting, began)
+        await self._get(lease.recover_size(waiting))
+
+    async def _get(self, size: int) -> None:
+        lease = self._lease
+        if size == 0:
+            lease.on_event(Event.REST)
+            self._broker.mark_dirty(self._queue)
+            self._settle()
+            return
+        stream = self._open_stream()
+        lease.on_event(Event.GET_SENT)
+        answer = await stream.get(self._queue.kubemq_channel, size)
+        self._broker.counters.kubemq_requests += 1
+        if answer.error:
+            self._broker.counters.kubemq_errors += 1
+            raise StoreError(answer.error)
+        lease.on_answer(answer)
+        self._broker.mark_dirty(self._queue)
+        self._settle()
+
+    async def _barrier(self) -> None:
+        await self._prove(self._open_stream())
+        self._settle()
+
+    async def _prove(self, stream: QueueStream) -> None:
+        failed = await stream.barrier()
+        if not self._lease.on_proof(failed):
+            message = "an acknowledgement was refused"
+            raise StoreError(message)

@@ -1,0 +1,111 @@
+"""A writer lane: takes what waits in its outbox, stores it in one request, reports the results.
+
+Owns the upstream stream and the pause after a lost link; order, retry and refusal are the outbox's rules
+(``broker/outbox.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.broker.outbox import on_results, on_unknown
+from connector.broker.ports import Rejected, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.counters import Counters
+    from connector.broker.outbox import Outbox, Submission
+    from connector.broker.ports import QueueStore, StoreLane
+
+MIN_PAUSE_S = 0.05
+MAX_PAUSE_S = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class QueueWriter:
+    """One lane's task; one request in flight, so batches grow with load."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        store: QueueStore,
+        counters: Counters,
+        settle: Callable[[], None],
+        deadline_s: float,
+    ) -> None:
+        self._outbox = outbox
+        self._store = store
+        self._counters = counters
+        self._settle = settle
+        self._wake = asyncio.Event()
+        self._lane: StoreLane | None = None
+        self._pause_s = MIN_PAUSE_S
+        self._deadline_s = deadline_s
+        self._failing_since: float | None = None
+        self.is_busy = False
+
+    def wake(self) -> None:
+        """The outbox is no longer empty."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                if not len(self._outbox):
+                    self._wake.clear()
+                    await self._wake.wait()
+                batch = self._outbox.take()
+                self.is_busy = bool(batch)
+                if batch:
+                    await self._send(batch)
+                    self.is_busy = False
+                self._settle()
+        finally:
+            self._drop_lane()
+
+    async def _send(self, batch: list[Submission]) -> None:
+        if self._lane is None:
+            self._lane = self._store.open_lane()
+        self._counters.kubemq_requests += 1
+        try:
+            errors = await self._lane.send(batch)
+        except Rejected as error:
+            on_results(batch, [str(error)] * len(batch))
+        except StoreError as error:
+            self._drop_lane()
+            self._counters.link_losses += 1
+            log.warning("storing interrupted", count=len(batch), error=str(error))
+            on_unknown(self._outbox, batch, str(error))
+            self._check_deadline()
+            self._settle()
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
+        else:
+            self._pause_s = MIN_PAUSE_S
+            self._failing_since = None
+            on_results(batch, errors)
+
+    def _check_deadline(self) -> None:
+        """Refuse what waits, once KubeMQ has taken nothing for the deadline."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since >= self._deadline_s:
+            count = len(self._outbox)
+            for _ in range(count):
+                batch = self._outbox.take()
+                if not batch:
+                    break
+                on_results(batch, ["KubeMQ is not available"] * len(batch))
+
+    def _drop_lane(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.cancel()

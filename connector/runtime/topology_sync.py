@@ -1,0 +1,88 @@
+"""Topology sync: appends our events to the log and applies everybody's in the log's order.
+
+Owns the two tasks and their reconnects; what events mean is the broker's (``broker/topology.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.broker.ports import StoreError
+from connector.broker.topology import decode_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.broker import Broker
+    from connector.broker.ports import TopologyLog
+
+MIN_PAUSE_S = 0.05
+MAX_PAUSE_S = 2.0
+#: A snapshot is rewritten at least this often, well before the server's retention (24 h by default) ends it.
+SNAPSHOT_S = 6 * 3600.0
+
+log = structlog.get_logger(__name__)
+
+
+class TopologySync:
+    """Follows and feeds the topology log."""
+
+    def __init__(self, topology_log: TopologyLog, broker: Broker, settle: Callable[[], None]) -> None:
+        self._log = topology_log
+        self._broker = broker
+        self._settle = settle
+        self._to_append: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        self.loaded = asyncio.Event()
+        self.is_following = False
+
+    def append(self, event_id: str, data: bytes) -> None:
+        """Append after everything appended before."""
+        self._to_append.put_nowait((event_id, data))
+
+    async def run_appends(self) -> None:
+        """One after the other, so that the log has them in the order in which they were made."""
+        while True:
+            event_id, data = await self._to_append.get()
+            try:
+                await self._log.append(data)
+            except StoreError as error:
+                log.warning("declaration not logged", error=str(error))
+                self._broker.on_append_failed(event_id, error)
+                self._settle()
+
+    async def run_follow(self) -> None:
+        """Apply events as they come; after a lost link from the start again, skipping what is known."""
+        pause_s = MIN_PAUSE_S
+        while True:
+            try:
+                async for sequence, data in self._log.follow():
+                    if sequence:
+                        self._apply(sequence, data)
+                        continue
+                    pause_s = MIN_PAUSE_S
+                    self.is_following = True
+                    self._broker.on_loaded()
+                    self.loaded.set()
+                    self._settle()
+            except StoreError as error:
+                log.warning("topology log interrupted", error=str(error))
+            self.is_following = False
+            await asyncio.sleep(pause_s)
+            pause_s = min(MAX_PAUSE_S, pause_s * 2)
+
+    def _apply(self, sequence: int, data: bytes) -> None:
+        event = decode_event(data)
+        if event is None:
+            log.warning("unreadable topology event", sequence=sequence)
+            return
+        self._broker.on_event(sequence, event)
+        self._settle()
+
+    async def run_snapshots(self) -> None:
+        """Rewrite the state now and then, so that retention never forgets a queue that still exists."""
+        while True:
+            await asyncio.sleep(SNAPSHOT_S)
+            self._broker.write_snapshot()

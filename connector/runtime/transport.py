@@ -1,0 +1,153 @@
+"""One client's socket: bytes in to the session, bytes out to the kernel, and the transport's buffer marks.
+
+Owns the asyncio transport; implements ``session.ports.Runtime``.  What the bytes mean is the session's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import structlog
+
+from connector.amqp.reply_codes import ReplyCode
+from connector.session.connection import Connection
+
+if TYPE_CHECKING:
+    from connector.amqp.errors import AmqpError
+    from connector.runtime.hub import Hub
+    from connector.session.policy import SessionPolicy
+
+log = structlog.get_logger(__name__)
+
+
+class ClientProtocol(asyncio.Protocol):
+    """The socket of one connection."""
+
+    def __init__(self, hub: Hub, policy: SessionPolicy, limit: ConnectionLimit) -> None:
+        self._hub = hub
+        self._policy = policy
+        self._limit = limit
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._log = log
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("", 0)
+        host, port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._log = log.bind(connection=f"{host}:{port}")
+        transport.set_write_buffer_limits(high=self._policy.output_high_bytes)
+        if not self._limit.admit(self):
+            self._hub.broker.counters.connections_refused += 1
+            self._log.warning("connection refused", reason="connection limit reached", limit=self._limit.maximum)
+            transport.close()
+            return
+        self._connection = Connection(self._hub.broker, self._policy, self, peer_host=host, now=self._hub.broker.clock())
+        self._hub.connections.add(self._connection)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client: one batch."""
+        if self._connection is not None:
+            self._connection.feed(data)
+            self._hub.settle()
+
+    def eof_received(self) -> bool:
+        """The client has ended its side: what it sent is handled; the socket is closed."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        connection, self._connection = self._connection, None
+        self._limit.release(self)
+        if connection is None:
+            return
+        self._hub.connections.discard(connection)
+        connection.lost()
+        self._hub.settle()
+        if connection.info.is_open:
+            self._log.info("connection closed", reason=str(exc) if exc else "")
+
+    def pause_writing(self) -> None:
+        """The kernel takes no more: deliveries stop (PC-17)."""
+        if self._connection is not None:
+            self._connection.on_write_blocked()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if self._connection is not None:
+            self._connection.on_write_resumed()
+            self._hub.settle()
+
+    # ------------------------------------------------------------------ session.ports.Runtime
+
+    def write(self, data: bytes) -> None:
+        """Send; never blocks."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def wants_flush(self) -> None:
+        """Flush at the end of the batch."""
+        if self._connection is not None:
+            self._hub.wants_flush(self._connection)
+
+    def pause_reading(self) -> None:
+        """Read no more from the socket."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def on_opened(self, connection: Connection) -> None:
+        """The client is in."""
+        info = connection.info
+        self._log = self._log.bind(vhost=info.vhost, user=info.user, client=info.product, name=info.connection_name)
+        self._log.info("connection opened")
+
+    def on_error(self, connection: Connection, channel_no: int, error: AmqpError, cause: BaseException) -> None:
+        """A channel or the connection is closed for an error: one line (OP-04), a bug with its traceback."""
+        del connection
+        fields = {"channel": channel_no, "code": int(error.code), "text": error.reply_text}
+        if error.code is ReplyCode.INTERNAL_ERROR:
+            self._hub.broker.counters.internal_errors += 1
+            self._log.error("channel closed" if channel_no else "connection closed", exc_info=cause, **fields)
+        else:
+            self._log.warning("channel closed" if channel_no else "connection closed", **fields)
+
+
+class ConnectionLimit:
+    """At most so many clients at a time (HA-11)."""
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self._clients: set[ClientProtocol] = set()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def admit(self, client: ClientProtocol) -> bool:
+        """Count the client in, if there is room."""
+        if len(self._clients) >= self.maximum:
+            return False
+        self._clients.add(client)
+        return True
+
+    def release(self, client: ClientProtocol) -> None:
+        """Count the client out."""
+        self._clients.discard(client)
