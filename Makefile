@@ -44,7 +44,7 @@ types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
 arch: $(STAMP) ## the import rules between the layers, and the size limits
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 	$(BIN)/python tools/check_sizes.py
 
 test: $(STAMP) ## all tests that need nothing but .venv (K=word narrows)
@@ -81,4 +81,4 @@ lock: ## resolve the dependencies anew into requirements.lock
 	@mv .cache/requirements.lock requirements.lock
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
