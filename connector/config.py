@@ -203,6 +203,16 @@ class Config:
         "Where a requeued message goes: `tail` of its queue. RabbitMQ's way, `original`, is not built yet.",
         kind.requeue_place,
     )
+    vhosts: tuple[str, ...] = _setting(
+        (), "Virtual hosts beside the default one (`/`), separated by commas.", kind.names
+    )
+    get_batch_size: int = _setting(
+        32,
+        "Messages that a basic.get on a queue without consumers reads ahead; what nobody takes goes back at once.",
+        kind.whole,
+        minimum=1,
+        maximum=1024,
+    )
     writer_lanes: int = _setting(
         4,
         "Streams that store messages in KubeMQ; one queue always uses the same.",

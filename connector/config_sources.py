@@ -23,7 +23,6 @@ HIDDEN = "********"
 FOREIGN_NAMES = {
     "dead_letter_max_hops": "dead-lettering is not built yet",
     "default_vhost": "the default virtual host is always called default",
-    "get_batch_size": "how much one read asks for follows from the consumers' prefetch",
     "max_receive_count": "KubeMQ's receive limit is not used: it would drop messages",
     "tls_port": "TLS is not built yet",
 }
