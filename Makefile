@@ -41,7 +41,7 @@ lint: $(STAMP) ## ruff: style, bugs, formatting
 	$(BIN)/ruff format --check $(CODE)
 
 types: $(STAMP) ## mypy, strict
-	$(BIN)/mypy
+	$(BIN)/mypy $(CODE)
 
 arch: $(STAMP) ## the import rules between the layers, and the size limits
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
