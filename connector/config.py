@@ -245,19 +245,12 @@ class Config:
         maximum=3600,
     )
 
-    outbox_high_bytes: int = _setting(
-        64 * 1024**2,
-        "Bytes waiting to be stored in KubeMQ, all queues together, at which reading from publishers stops.",
+    in_flight_high_bytes: int = _setting(
+        16 * 1024**2,
+        "Bytes that one client has published and that are not stored yet, at which reading from it stops.",
         kind.size,
         minimum=64 * 1024,
-        maximum=64 * 1024**3,
-    )
-    outbox_high_count: int = _setting(
-        50_000,
-        "Messages waiting to be stored in KubeMQ, all queues together, at which reading from publishers stops.",
-        kind.whole,
-        minimum=1,
-        maximum=100_000_000,
+        maximum=1024**3,
     )
     output_high_bytes: int = _setting(
         1024**2,

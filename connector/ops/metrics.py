@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from connector.broker.counters import Counters
+from connector.version import VERSION
 
 
 @dataclass(slots=True)
@@ -138,12 +139,10 @@ class BrokerCollector(Collector):
         read_counters: Callable[[], Counters],
         read_gauges: Callable[[], Gauges],
         marks: Mapping[str, int],
-        version: str,
     ) -> None:
         self._read_counters = read_counters
         self._read_gauges = read_gauges
         self._marks = marks
-        self._version = version
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family once, read at this moment."""
@@ -159,7 +158,7 @@ class BrokerCollector(Collector):
         for setting, mark in self._marks.items():
             high.add_metric([setting], mark)
         yield high
-        yield InfoMetricFamily("kubemq_amqp_build", "This connector", value={"version": self._version})
+        yield InfoMetricFamily("kubemq_amqp_build", "This connector", value={"version": VERSION})
 
 
 def make_registry(collector: BrokerCollector) -> CollectorRegistry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import tomllib
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from connector.config import SETTINGS, Config
 from connector.config_sources import FOREIGN_NAMES, ConfigError, load, show
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def problems(
@@ -41,6 +44,18 @@ def test_every_field_is_a_setting_and_every_default_is_a_value_it_takes() -> Non
         assert row.help.endswith("."), row.name
         if row.default_text and not row.shown_default.startswith("$"):
             assert row.read(row.default_text) == getattr(Config(), row.field), row.name
+
+
+def test_every_setting_is_used() -> None:
+    """A setting that changes nothing would be a lie; ``requeue`` exists to refuse what is not built."""
+    sources = [ROOT / "connector" / name for name in ("app.py", "cli.py")]
+    used = {
+        node.attr
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {row.field for row in SETTINGS} - used == {"requeue"}
 
 
 def test_a_flag_wins_over_environment_over_file_over_default(config_file: Path) -> None:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from connector.broker.counters import Counters
 from connector.ops.metrics import BrokerCollector, Gauges, make_registry
+from connector.version import VERSION
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def gauges() -> Gauges:
 
 @pytest.fixture
 def registry(counters: Counters, gauges: Gauges) -> CollectorRegistry:
-    marks = {"outbox_high_bytes": 64, "outbox_high_count": 5}
-    return make_registry(BrokerCollector(lambda: counters, lambda: gauges, marks, "0.1.0"))
+    marks = {"in_flight_high_bytes": 64, "output_high_bytes": 5}
+    return make_registry(BrokerCollector(lambda: counters, lambda: gauges, marks))
 
 
 def lines(registry: CollectorRegistry) -> list[str]:
@@ -98,9 +99,9 @@ def test_gauges_are_read_when_asked(registry: CollectorRegistry, gauges: Gauges)
         "kubemq_amqp_outbox_bytes 8.0",
         "kubemq_amqp_memory_queues_bytes 9.0",
         "kubemq_amqp_kubemq_connected 1.0",
-        'kubemq_amqp_high_mark{setting="outbox_high_bytes"} 64.0',
-        'kubemq_amqp_high_mark{setting="outbox_high_count"} 5.0',
-        'kubemq_amqp_build_info{version="0.1.0"} 1.0',
+        'kubemq_amqp_high_mark{setting="in_flight_high_bytes"} 64.0',
+        'kubemq_amqp_high_mark{setting="output_high_bytes"} 5.0',
+        f'kubemq_amqp_build_info{{version="{VERSION}"}} 1.0',
     } <= set(lines(registry))
     gauges.is_kubemq_connected = False
     gauges.messages_unacked = 0
