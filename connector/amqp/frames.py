@@ -310,7 +310,7 @@ class FrameReader:
             return b"", 0
         if self._rest:
             rest, position = self._rest, self._rest_at
-            self._rest = b""
+            self._rest, self._rest_at = b"", 0
             return (rest[position:] + data, 0) if data else (rest, position)
         tail = self._tail
         tail += data

@@ -228,9 +228,9 @@ def write_table(table: Mapping[str, Field]) -> bytes:
     out: list[bytes] = []
     try:
         _write_fields(table, out)
-    except (struct.error, TypeError, OverflowError, RecursionError) as error:
+        body = b"".join(out)
+    except (struct.error, AttributeError, OverflowError, RecursionError, TypeError) as error:
         raise ValueError(f"not a field table: {error}") from error
-    body = b"".join(out)
     return _ULONG.pack(len(body)) + body
 
 
