@@ -1,0 +1,262 @@
+"""Consuming and settling: qos, consume, cancel, get, ack, nack, reject, recover.
+
+Owns the consumer as its queue sees it, and the single path on which a delivery ends (CO-13): every entry leaves the
+unacked ledger here and is settled or requeued once.  Must not know where messages come from or go back to.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import TYPE_CHECKING, cast
+
+from pamqp import commands
+
+from connector.amqp.errors import AmqpError
+from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok
+from connector.amqp.methods import build
+from connector.amqp.reply_codes import ReplyCode
+from connector.session.prefetch import Prefetch
+from connector.session.publish import REPLY_TO
+
+if TYPE_CHECKING:
+    from connector.amqp.wire import Table
+    from connector.broker.message import Message
+    from connector.session.channel import Channel
+    from connector.session.ports import Queue
+    from connector.session.unacked import Entry
+
+
+class Consumer:
+    """Implements ``broker.ports.Consumer``."""
+
+    __slots__ = (
+        "_channel",
+        "_counters",
+        "_encode",
+        "_frame_max",
+        "_output",
+        "_unacked",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "queue",
+        "tag",
+    )
+
+    def __init__(self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool) -> None:
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = Prefetch(0 if no_ack else channel.prefetch_count)  # no_ack knows no limit (CO-29)
+        self._channel = channel
+        self._encode = DeliverEncoder(channel.number, tag).encode
+        self._frame_max = channel.connection.frame_max
+        self._output = channel.output
+        self._unacked = channel.unacked
+        self._counters = channel.counters
+
+    def free_credit(self) -> int:
+        """How many more messages may be delivered now: none while the socket is full (PC-17)."""
+        return self.prefetch.room() if self._output.takes_deliveries else 0
+
+    def deliver(self, message: Message) -> None:
+        """Write basic.deliver; the entry exists before the frame is written."""
+        counters = self._counters
+        if self.no_ack:
+            tag = self._unacked.skip()
+            counters.delivered_no_ack += 1
+        else:
+            self.prefetch.used += 1
+            tag = self._unacked.add((self.queue, message, self))
+            counters.delivered += 1
+        redelivered = message.redelivered
+        if redelivered:
+            counters.redelivered += 1
+        self._output.put(
+            self._encode(
+                tag,
+                redelivered,
+                message.exchange,
+                message.routing_key,
+                message.header,
+                message.body,
+                self._frame_max,
+            )
+        )
+
+    def on_queue_gone(self) -> None:
+        """Forget the consumer; a client that can take it is told (CO-26)."""
+        channel = self._channel
+        if channel.consumers.pop(self.tag, None) is not None and channel.connection.info.cancel_notify:
+            channel.reply(build(commands.Basic.Cancel, consumer_tag=self.tag, nowait=True))
+
+
+# --------------------------------------------------------------------------------------------- settling
+def on_basic_ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
+    """Settle one delivery, or all up to this one (CO-14)."""
+    counters = channel.counters
+    if multiple:
+        entries = channel.unacked.take_up_to(delivery_tag)
+        counters.acknowledged += len(entries)
+        settle(entries)
+        return
+    queue, message, consumer = channel.unacked.take(delivery_tag)
+    if consumer is not None:
+        consumer.prefetch.used -= 1
+    counters.acknowledged += 1
+    queue.settle(message)
+
+
+def on_basic_nack(channel: Channel, delivery_tag: int, multiple: bool, requeue_them: bool) -> None:
+    """Refuse one delivery, or all up to this one: back to the queue in ascending order (CO-15), or for good."""
+    unacked = channel.unacked
+    entries = unacked.take_up_to(delivery_tag) if multiple else [unacked.take(delivery_tag)]
+    if requeue_them:
+        requeue(channel, entries)
+    else:
+        channel.counters.rejected += len(entries)
+        settle(entries)
+
+
+def on_basic_reject(channel: Channel, delivery_tag: int, requeue_it: bool) -> None:
+    """Refuse one delivery."""
+    on_basic_nack(channel, delivery_tag, multiple=False, requeue_them=requeue_it)
+
+
+def settle(entries: list[Entry]) -> None:
+    """These deliveries are done with."""
+    for queue, message, consumer in entries:
+        if consumer is not None:
+            consumer.prefetch.used -= 1
+        queue.settle(message)
+
+
+def requeue(channel: Channel, entries: list[Entry]) -> None:
+    """These deliveries go back, each queue's in ascending order (CO-15, CO-17)."""
+    by_queue: dict[Queue, list[Message]] = {}
+    for queue, message, consumer in entries:
+        if consumer is not None:
+            consumer.prefetch.used -= 1
+        by_queue.setdefault(queue, []).append(message)
+    channel.counters.requeued += len(entries)
+    for queue, messages in by_queue.items():
+        queue.requeue(messages)
+
+
+def on_basic_recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+    """Requeue all that is unacked; without an answer (CO-36)."""
+    _recover(channel, method.requeue)
+
+
+def on_basic_recover(channel: Channel, method: commands.Basic.Recover) -> None:
+    """Requeue all that is unacked."""
+    _recover(channel, method.requeue)
+    channel.reply(commands.Basic.RecoverOk())
+
+
+def _recover(channel: Channel, requeue_them: bool) -> None:
+    if not requeue_them:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    requeue(channel, channel.unacked.take_all())
+
+
+# --------------------------------------------------------------------------------------------- consuming
+def on_basic_qos(channel: Channel, method: commands.Basic.Qos) -> None:
+    """Limit the consumers made from now on, each for itself (CO-19).
+
+    A limit shared by the channel (global) is not built; without a limit it is what is anyway.
+    """
+    if method.prefetch_size:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if not method.global_:
+        channel.prefetch_count = method.prefetch_count or 0
+    elif method.prefetch_count:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "basic.qos with global=true is not supported")
+    channel.reply(commands.Basic.QosOk())
+
+
+def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
+    """Attach a consumer; its first delivery follows consume-ok."""
+    tag = method.consumer_tag
+    if tag in channel.consumers:
+        raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == REPLY_TO:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
+    _check_arguments(cast("Table", method.arguments))
+    queue = channel.vhost.find_queue(channel.queue_name(method.queue), channel.connection)
+    consumer = Consumer(
+        channel, queue, tag or _server_tag(), no_ack=bool(method.no_ack), exclusive=bool(method.exclusive)
+    )
+    queue.add_consumer(consumer)
+    channel.consumers[consumer.tag] = consumer
+    if not method.nowait:
+        channel.reply(build(commands.Basic.ConsumeOk, consumer_tag=consumer.tag))
+
+
+def _check_arguments(arguments: Table) -> None:
+    """Refuse what would have an effect and is not built; what RabbitMQ ignores is ignored."""
+    priority = arguments.get("x-priority")
+    if priority is not None and priority[1] != 0:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "consumer priorities (x-priority) are not supported")
+
+
+def _server_tag() -> str:
+    """``amq.ctag-`` and 22 random characters, as RabbitMQ makes them (CO-27)."""
+    return "amq.ctag-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+
+
+def on_basic_cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
+    """Detach a consumer; what it has stays with the client; an unknown tag is fine (CO-25)."""
+    tag = cast("str", method.consumer_tag)
+    consumer = channel.consumers.pop(tag, None)
+    if consumer is not None:
+        consumer.queue.remove_consumer(consumer)
+    if not method.nowait:
+        channel.reply(build(commands.Basic.CancelOk, consumer_tag=tag))
+
+
+# --------------------------------------------------------------------------------------------- basic.get
+def on_basic_get(channel: Channel, name: str, no_ack: bool) -> None:
+    """Take one message on the same ledger as a consumer's (CO-07); the channel waits for it."""
+    queue = channel.vhost.find_queue(channel.queue_name(name), channel.connection)
+
+    def reply(result: tuple[Message, int] | None) -> None:
+        if result is None:
+            channel.counters.get_empty += 1
+            channel.output.put(GET_EMPTY(channel.number))
+        else:
+            _send(channel, queue, *result, no_ack=no_ack)
+
+    def orphan(result: tuple[Message, int] | None) -> None:
+        if result is not None:
+            queue.give_back(result[0])
+
+    queue.get(channel.wait(reply, orphan))
+
+
+def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *, no_ack: bool) -> None:
+    counters = channel.counters
+    if no_ack:
+        counters.got_no_ack += 1
+        tag = channel.unacked.skip()
+        queue.settle(message)
+    else:
+        counters.got += 1
+        tag = channel.unacked.add((queue, message, None))
+    if message.redelivered:
+        counters.redelivered += 1
+    channel.output.put(
+        encode_get_ok(
+            channel.number,
+            tag,
+            message.redelivered,
+            message.exchange,
+            message.routing_key,
+            ready_count,
+            message.header,
+            message.body,
+            channel.connection.frame_max,
+        )
+    )

@@ -1,0 +1,153 @@
+"""Exchanges, queues and bindings: from the method to the broker's slow operation and back.
+
+Owns the reading of the methods (empty names, CR and LF, no-wait).  Must not know the rules of equivalence, arguments
+and names: the broker has them.  Source: ``rabbit_channel:expand_shortcuts``, ``strip_cr_lf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from pamqp import commands
+
+from connector.amqp.errors import AmqpError
+from connector.amqp.methods import build
+from connector.amqp.reply_codes import ReplyCode
+from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
+from connector.session.publish import REPLY_TO
+
+if TYPE_CHECKING:
+    from pamqp.base import Frame
+
+    from connector.amqp.wire import Table
+    from connector.session.channel import Channel
+
+
+def _clean(name: str) -> str:
+    """A name read from a file with its line end (RabbitMQ strips them)."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _plain_reply(channel: Channel, method: Any, ok: type[Frame]) -> Callable[[Any], None]:
+    """Answer with a method without fields, unless the client does not wait for it (PC-15)."""
+
+    def reply(_result: object) -> None:
+        if not method.nowait:
+            channel.reply(build(ok))
+
+    return reply
+
+
+def _counting_reply(channel: Channel, method: Any, ok: type[Frame]) -> Callable[[Any], None]:
+    """Likewise with a number of messages."""
+
+    def reply(message_count: int) -> None:
+        if not method.nowait:
+            channel.reply(build(ok, message_count=message_count))
+
+    return reply
+
+
+# --------------------------------------------------------------------------------------------- exchanges
+def on_exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
+    """Declare, or ask whether it exists."""
+    request = ExchangeDeclare(
+        name=_clean(method.exchange),
+        type=method.exchange_type,
+        passive=bool(method.passive),
+        durable=bool(method.durable),
+        auto_delete=bool(method.auto_delete),
+        internal=bool(method.internal),
+        arguments=cast("Table", method.arguments),
+    )
+    done = channel.wait(_plain_reply(channel, method, commands.Exchange.DeclareOk))
+    channel.vhost.declare_exchange(request, done)
+
+
+def on_exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+    """Delete; a missing one is fine."""
+    done = channel.wait(_plain_reply(channel, method, commands.Exchange.DeleteOk))
+    channel.vhost.delete_exchange(_clean(method.exchange), bool(method.if_unused), done)
+
+
+def _refuse_default_exchange(*names: str) -> None:
+    if "" in names:
+        raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+def on_exchange_bind(channel: Channel, method: commands.Exchange.Bind) -> None:
+    """Not built (EX-12)."""
+    _refuse_default_exchange(method.source, method.destination)
+    raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "exchange.bind is not supported")
+
+
+def on_exchange_unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
+    """Exchanges cannot be bound to each other here, so the binding is gone already, which is fine."""
+    _refuse_default_exchange(method.source, method.destination)
+    if not method.nowait:
+        channel.reply(commands.Exchange.UnbindOk())
+
+
+# --------------------------------------------------------------------------------------------- queues
+def on_queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
+    """Declare, or ask for the counts; the channel remembers the name (QU-02)."""
+    if method.queue == REPLY_TO:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
+    request = QueueDeclare(
+        name=_clean(method.queue),
+        passive=bool(method.passive),
+        durable=bool(method.durable),
+        exclusive=bool(method.exclusive),
+        auto_delete=bool(method.auto_delete),
+        arguments=cast("Table", method.arguments),
+    )
+
+    def reply(queue: DeclaredQueue) -> None:
+        channel.last_queue = queue.name
+        if not method.nowait:
+            channel.reply(
+                build(
+                    commands.Queue.DeclareOk,
+                    queue=queue.name,
+                    message_count=queue.message_count,
+                    consumer_count=queue.consumer_count,
+                )
+            )
+
+    channel.vhost.declare_queue(request, channel.connection, channel.wait(reply))
+
+
+def on_queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
+    """Drop what is ready."""
+    name = channel.queue_name(_clean(method.queue))
+    done = channel.wait(_counting_reply(channel, method, commands.Queue.PurgeOk))
+    channel.vhost.purge_queue(name, channel.connection, done)
+
+
+def on_queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
+    """Delete; a missing one is fine."""
+    name = channel.queue_name(_clean(method.queue))
+    done = channel.wait(_counting_reply(channel, method, commands.Queue.DeleteOk))
+    channel.vhost.delete_queue(name, channel.connection, bool(method.if_unused), bool(method.if_empty), done)
+
+
+def _binding(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
+    """Return queue, exchange and routing key; with neither queue nor key the key is the queue's name (EX-13)."""
+    queue = channel.queue_name(_clean(method.queue))
+    key = method.routing_key
+    return queue, _clean(method.exchange), queue if not (method.queue or key) else key
+
+
+def on_queue_bind(channel: Channel, method: commands.Queue.Bind) -> None:
+    """Bind a queue to an exchange."""
+    queue, exchange, key = _binding(channel, method)
+    done = channel.wait(_plain_reply(channel, method, commands.Queue.BindOk))
+    channel.vhost.bind_queue(queue, exchange, key, cast("Table", method.arguments), channel.connection, done)
+
+
+def on_queue_unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
+    """Take a binding away; this method has no no-wait."""
+    queue, exchange, key = _binding(channel, method)
+    done = channel.wait(lambda _result: channel.reply(build(commands.Queue.UnbindOk)))
+    channel.vhost.unbind_queue(queue, exchange, key, cast("Table", method.arguments), channel.connection, done)

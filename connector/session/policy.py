@@ -1,0 +1,38 @@
+"""What a connection may do: limits and times, as ``app`` takes them from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.amqp.wire import Table
+    from connector.session.ports import Authenticator
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPolicy:
+    """The same for all connections of a listener."""
+
+    authenticate: Authenticator
+    server_properties: Table = field(default_factory=dict)
+    channel_max: int = 2047
+    frame_max_bytes: int = 131072
+    heartbeat_s: int = 60
+    max_body_bytes: int = 16 * MIB
+    handshake_timeout_s: float = 10.0
+    #: Wait for close-ok, or for a client to read our last words, this long before the socket is closed.
+    closing_timeout_s: float = 5.0
+    #: Let a client whose login failed wait this long (SE-01).
+    refusal_delay_s: float = 1.0
+    #: Output waiting for the socket, at which deliveries stop (PC-17).
+    output_high_bytes: int = MIB
+    #: Replies written to a client that does not read, at which its requests are not read either.
+    unread_high_bytes: int = 16 * MIB
+    #: Published and not stored yet, at which reading pauses (PU-09).
+    in_flight_high_bytes: int = 16 * MIB
+    #: Frames waiting behind a slow method of their channel, at which reading pauses (PC-16).
+    queued_high_bytes: int = 4 * MIB

@@ -1,0 +1,110 @@
+"""basic.publish: from checked content to the broker, and back as basic.return.
+
+Owns what is checked of a message before it is taken (PU-10, PU-11, PU-14, PU-16) and the return of what has no route
+(PU-03).  Must not know how routing works or where messages go.  Source: ``rabbit_channel`` 3.10.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connector.amqp.errors import AmqpError
+from connector.amqp.frames import encode_return
+from connector.amqp.header import ContentHeader, parse
+from connector.amqp.reply_codes import ReplyCode
+from mapping.policy import parse_expiration
+
+if TYPE_CHECKING:
+    from connector.session.channel import Channel
+
+MANDATORY, IMMEDIATE = 1, 2
+
+#: The address that asks for a direct reply (not built).
+REPLY_TO = "amq.rabbitmq.reply-to"
+_REPLY_TO = REPLY_TO.encode()
+
+#: transient and persistent
+_DELIVERY_MODES = (None, 1, 2)
+
+#: How the keys of sender-selected routing look inside a headers table: length octet, then the name.
+_CC, _BCC = b"\x02CC", b"\x03BCC"
+
+
+def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
+    """Check, number, route; ``bits`` are MANDATORY and IMMEDIATE."""
+    if header != channel.checked_header:
+        check_header(channel, header)
+    if bits & IMMEDIATE:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+    ledger = channel.publishes
+    counters = channel.counters
+    counters.messages_received += 1
+    copies = channel.vhost.publish(exchange, routing_key, header, body, ledger, ledger.begin())
+    if ledger.confirming:
+        counters.received_confirm += 1
+    if copies:
+        counters.routed += 1
+    elif bits & MANDATORY:
+        counters.unroutable_returned += 1
+        _return(channel, exchange, routing_key, header, body)
+    else:
+        counters.unroutable_dropped += 1
+    ledger.routed(copies, len(header) + len(body))
+
+
+def _return(channel: Channel, exchange: str, routing_key: str, header: bytes, body: bytes) -> None:
+    """Send it back whole, before its confirm (PU-03, PU-04)."""
+    code = ReplyCode.NO_ROUTE
+    frame_max = channel.connection.frame_max
+    channel.output.put(
+        encode_return(channel.number, int(code), code.name, exchange, routing_key, header, body, frame_max)
+    )
+
+
+def on_content_too_large(channel: Channel, size: int) -> None:
+    """The header announced more than is allowed; the body is not even gathered (PU-10)."""
+    largest = channel.connection.policy.max_body_bytes
+    reason = f"message size {size} is larger than configured max size {largest}"
+    raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
+
+
+def check_header(channel: Channel, header: bytes) -> None:
+    """Refuse what RabbitMQ refuses, and what is not built; remember the header when it is good.
+
+    Raises 502 malformed, 406 invalid, 540 for per-message expiration, CC and BCC, and direct reply-to.
+    """
+    properties = parse(header)
+    if properties.reply_to == _REPLY_TO:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
+    if properties.user_id is not None:
+        _check_user(channel, properties.user_id)
+    if properties.expiration is not None:
+        _check_expiration(properties.expiration)
+    if properties.delivery_mode not in _DELIVERY_MODES:
+        reason = f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
+    if properties.headers_at is not None:
+        _check_headers(properties, properties.headers_at)
+    channel.checked_header = header
+
+
+def _check_user(channel: Channel, user_id: bytes) -> None:
+    """The property, where it is set, is the name the client logged in with (PU-16)."""
+    user = channel.connection.info.user
+    if user_id != user.encode("utf-8", "surrogateescape"):
+        claimed = user_id.decode("utf-8", "replace")
+        reason = f"user_id property set to '{claimed}' but authenticated user was '{user}'"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
+
+
+def _check_expiration(expiration: bytes) -> None:
+    if parse_expiration(expiration) is None:
+        reason = f"invalid expiration '{expiration.decode('utf-8', 'replace')}'"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
+    raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "per-message expiration is not supported")
+
+
+def _check_headers(properties: ContentHeader, at: slice) -> None:
+    table = properties.raw[at]
+    if (_CC in table or _BCC in table) and not properties.headers().keys().isdisjoint(("CC", "BCC")):
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "routing by CC and BCC headers is not supported")
