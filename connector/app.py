@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import secrets
 import signal
 import sys
 import time
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connector.amqp.wire import table_from_python
-from connector.backend.kubemq.client import KubeMQStore
+from connector.backend.kubemq.client import KubeMQClient
+from connector.backend.kubemq.store import KubeMQStore
 from connector.backend.kubemq.topology_log import KubeMQTopologyLog
 from connector.broker.counters import Counters
+from connector.broker.outbox import watch_repeated
 from connector.broker.ports import StoreError
 from connector.ops.health import OpsServer, start_ops
 from connector.ops.logs import set_up_logs
@@ -99,6 +102,7 @@ class App:
         """Everything from start to end."""
         self._catch_signals()
         started = time.monotonic()
+        code = 0
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = Tasks(group, self._counters)
@@ -112,11 +116,11 @@ class App:
         except* (ChildFailed, OSError) as failed:
             for error in failed.exceptions:
                 log.error("cannot serve", error=str(error))
-            return 1
+            code = 1
         finally:
             await self._release()
         log.info("stopped")
-        return 0
+        return code
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,7 +139,7 @@ class App:
 
     async def _serve(self, tasks: Tasks, started: float) -> None:
         config = self._config
-        registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges))
+        registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges, self._marks()))
         self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry)
         address = config.kubemq_address
         if not address:
@@ -143,17 +147,22 @@ class App:
             await self._child.start()
             tasks.keep("embedded server", self._child.watch)
             address = self._child.address
-        store = KubeMQStore(address, auth_token=config.kubemq_auth_token)
+        client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
+        store = KubeMQStore(client, on_repeat=watch_repeated)
         await self._connect(store, address)
         tasks.keep("ping", lambda: self._ping(store))
         hub = self._hub = Hub(
-            BrokerSettings(config.writer_lanes, config.get_batch_size, config.memory_queues_high_bytes, list(config.vhosts)),
+            BrokerSettings(
+                config.writer_lanes, config.get_batch_size, config.memory_queues_high_bytes, list(config.vhosts)
+            ),
             store,
-            KubeMQTopologyLog(store),
+            KubeMQTopologyLog(client),
             tasks,
             self._counters,
             publish_deadline_s=config.publish_deadline_s,
             declare_deadline_s=config.declare_deadline_s,
+            outbox_high_bytes=config.outbox_high_bytes,
+            outbox_high_count=config.outbox_high_count,
         )
         hub.start()
         await hub.sync.loaded.wait()
@@ -218,6 +227,7 @@ class App:
             max_body_bytes=config.max_body_bytes,
             handshake_timeout_s=config.handshake_timeout_s,
             output_high_bytes=config.output_high_bytes,
+            in_flight_high_bytes=config.in_flight_high_bytes,
         )
 
     # ------------------------------------------------------------------ health
@@ -232,6 +242,10 @@ class App:
             "topology": (self._hub is not None and self._hub.sync.is_following, ""),
             "not stopping": (not self._stopping.is_set(), ""),
         }
+
+    def _marks(self) -> Mapping[str, int]:
+        names = ("outbox_high_bytes", "outbox_high_count", "in_flight_high_bytes", "output_high_bytes", "memory_queues_high_bytes")
+        return {name: getattr(self._config, name) for name in names}
 
     def _gauges(self) -> Gauges:
         hub = self._hub
@@ -261,7 +275,7 @@ class App:
         if hub is None:
             return
         for connection in list(hub.connections):
-            connection.close_for_shutdown()
+            connection.close("the server is shutting down")
         hub.settle()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_deadline_s):

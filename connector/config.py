@@ -245,6 +245,20 @@ class Config:
         maximum=3600,
     )
 
+    outbox_high_bytes: int = _setting(
+        64 * 1024**2,
+        "Bytes waiting to be stored in KubeMQ, all queues together, at which publishers are blocked.",
+        kind.size,
+        minimum=64 * 1024,
+        maximum=64 * 1024**3,
+    )
+    outbox_high_count: int = _setting(
+        50_000,
+        "Messages waiting to be stored in KubeMQ, all queues together, at which publishers are blocked.",
+        kind.whole,
+        minimum=1,
+        maximum=100_000_000,
+    )
     in_flight_high_bytes: int = _setting(
         16 * 1024**2,
         "Bytes that one client has published and that are not stored yet, at which reading from it stops.",
@@ -262,7 +276,7 @@ class Config:
     memory_queues_high_bytes: int = _setting(
         256 * 1024**2,
         "Bytes in the queues kept in memory (exclusive, server-named, auto-delete), all together, "
-        "at which reading from publishers stops.",
+        "at which what is published to them is refused.",
         kind.size,
         minimum=1024**2,
         maximum=64 * 1024**3,

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from connector.broker.message import Message
     from connector.broker.ports import Receipt
@@ -121,3 +121,9 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
     outbox.put_back(again)
     for receipt in receipts.values():
         receipt.flush()
+
+
+def watch_repeated(batch: Sequence[Submission]) -> None:
+    """The batch is sent a second time under the same MessageIDs: the reader drops second copies it meets."""
+    for submission in batch:
+        submission.queue.lease.repeated.watch(submission.message.message_id)

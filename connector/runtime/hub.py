@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from connector.runtime.tasks import Tasks
     from connector.session.connection import Connection
 
+#: Why publishers are blocked.
+CONGESTED = "messages wait to be stored in KubeMQ"
 #: Coarse timer: heartbeats, deadlines.
 TICK_S = 0.25
 
@@ -47,6 +49,8 @@ class Hub:
         *,
         publish_deadline_s: float,
         declare_deadline_s: float,
+        outbox_high_bytes: int,
+        outbox_high_count: int,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
@@ -55,6 +59,8 @@ class Hub:
         self._readers: dict[StoredQueue, QueueReader] = {}
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
+        self._outbox_high = (outbox_high_bytes, outbox_high_count)
+        self._is_congested = False
         self.counts = Counts(store, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
         self.writers = [
@@ -109,6 +115,31 @@ class Hub:
         """To the topology log."""
         self.sync.append(event_id, data)
 
+    # ------------------------------------------------------------------ back-pressure
+
+    def add_connection(self, connection: Connection) -> None:
+        """A client has connected."""
+        self.connections.add(connection)
+        if self._is_congested:
+            connection.block(CONGESTED)
+
+    def _check_congestion(self) -> None:
+        """Outboxes over a high mark block publishers; under half of it they go on (PU-09, PC-19)."""
+        outboxes = self.broker.outboxes
+        size = sum([outbox.size_bytes for outbox in outboxes])
+        count = sum([len(outbox) for outbox in outboxes])
+        high_bytes, high_count = self._outbox_high
+        if not self._is_congested and (size > high_bytes or count > high_count):
+            self._is_congested = True
+            log.warning("publishers blocked", outbox_bytes=size, outbox_count=count)
+            for connection in list(self.connections):
+                connection.block(CONGESTED)
+        elif self._is_congested and size <= high_bytes // 2 and count <= high_count // 2:
+            self._is_congested = False
+            log.info("publishers unblocked")
+            for connection in list(self.connections):
+                connection.unblock(CONGESTED)
+
     # ------------------------------------------------------------------ batches
 
     def wants_flush(self, connection: Connection) -> None:
@@ -118,6 +149,7 @@ class Hub:
     def settle(self) -> None:
         """The end of every batch: deliver what is ready, write what has gathered."""
         broker = self.broker
+        self._check_congestion()
         while True:
             broker.dispatch()
             flushing, self._flushing = self._flushing, []
@@ -141,4 +173,6 @@ class Hub:
         """True while something accepted is not stored, or an acknowledgement has not provably arrived."""
         if any(writer.is_busy for writer in self.writers) or any(len(outbox) for outbox in self.broker.outboxes):
             return True
-        return any(queue.lease.settled or queue.lease.sent or queue.lease.moving for queue in self.broker.stored_queues())
+        return any(
+            queue.lease.settled or queue.lease.sent or queue.lease.moving for queue in self.broker.stored_queues()
+        )

@@ -24,7 +24,9 @@ class Tasks:
         self._group = group
         self._counters = counters
 
-    def start(self, name: str, coroutine: Coroutine[Any, Any, None], done: Callable[[], None] | None = None) -> asyncio.Task[None]:
+    def start(
+        self, name: str, coroutine: Coroutine[Any, Any, None], done: Callable[[], None] | None = None
+    ) -> asyncio.Task[None]:
         """Run once; an unexpected exception is logged and counted; ``done`` is called at the end, however it ends."""
         return self._group.create_task(self._guard(name, coroutine, done), name=name)
 

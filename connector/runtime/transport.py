@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from connector.amqp.reply_codes import ReplyCode
 from connector.session.connection import Connection
+from connector.session.info import ConnectionInfo
+from connector.session.reply_map import is_bug
 
 if TYPE_CHECKING:
     from connector.amqp.errors import AmqpError
@@ -32,12 +33,13 @@ class ClientProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._log = log
+        self._is_open = False
 
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop has a class of its own
         self._transport = transport
         peer = transport.get_extra_info("peername") or ("", 0)
         host, port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
@@ -51,8 +53,10 @@ class ClientProtocol(asyncio.Protocol):
             self._log.warning("connection refused", reason="connection limit reached", limit=self._limit.maximum)
             transport.close()
             return
-        self._connection = Connection(self._hub.broker, self._policy, self, peer_host=host, now=self._hub.broker.clock())
-        self._hub.connections.add(self._connection)
+        broker = self._hub.broker
+        info = ConnectionInfo(peer=f"{host}:{port}", peer_host=host)
+        self._connection = Connection(broker, self._policy, self, broker.clock, broker.counters, info)
+        self._hub.add_connection(self._connection)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: one batch."""
@@ -73,7 +77,7 @@ class ClientProtocol(asyncio.Protocol):
         self._hub.connections.discard(connection)
         connection.lost()
         self._hub.settle()
-        if connection.info.is_open:
+        if self._is_open:
             self._log.info("connection closed", reason=str(exc) if exc else "")
 
     def pause_writing(self) -> None:
@@ -116,19 +120,17 @@ class ClientProtocol(asyncio.Protocol):
 
     def on_opened(self, connection: Connection) -> None:
         """The client is in."""
-        info = connection.info
-        self._log = self._log.bind(vhost=info.vhost, user=info.user, client=info.product, name=info.connection_name)
+        self._is_open = True
+        self._log = log.bind(**connection.info.context())
         self._log.info("connection opened")
 
     def on_error(self, connection: Connection, channel_no: int, error: AmqpError, cause: BaseException) -> None:
         """A channel or the connection is closed for an error: one line (OP-04), a bug with its traceback."""
-        del connection
-        fields = {"channel": channel_no, "code": int(error.code), "text": error.reply_text}
-        if error.code is ReplyCode.INTERNAL_ERROR:
-            self._hub.broker.counters.internal_errors += 1
-            self._log.error("channel closed" if channel_no else "connection closed", exc_info=cause, **fields)
+        write = self._log.bind(**connection.info.context(), channel=channel_no, code=int(error.code))
+        if is_bug(cause):
+            write.error("internal error", text=error.reply_text, exc_info=cause)
         else:
-            self._log.warning("channel closed" if channel_no else "connection closed", **fields)
+            write.warning("channel error" if channel_no else "connection error", text=error.reply_text)
 
 
 class ConnectionLimit:
