@@ -163,9 +163,19 @@ class Hub:
             await asyncio.sleep(TICK_S)
             now = self.broker.clock()
             for connection in list(self.connections):
-                connection.on_tick(now)
+                self._tick_one(connection, now)
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.settle()
+
+    def _tick_one(self, connection: Connection, now: float) -> None:
+        """One connection's timers; a bug there ends that connection alone."""
+        try:
+            connection.on_tick(now)
+        except Exception:
+            self.broker.counters.internal_errors += 1
+            log.exception("timer failed", **connection.info.context())
+            self.connections.discard(connection)
+            connection.lost()
 
     # ------------------------------------------------------------------ going down
 

@@ -118,6 +118,11 @@ class ClientProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once; what was not written is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def on_opened(self, connection: Connection) -> None:
         """The client is in."""
         self._is_open = True
