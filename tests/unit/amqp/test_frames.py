@@ -106,6 +106,16 @@ def test_channels_interleave_their_contents(chunk_bytes: int) -> None:
     assert read(data, chunk_bytes) == [("heartbeat",), published(b"1234", 2, key="other"), published(b"abcdef")]
 
 
+def test_a_frame_of_another_channel_between_header_and_body() -> None:
+    data = PUBLISH + two.method(commands.Basic.Publish, routing_key="key") + two.header(4)
+    assert read(data + make.header(4) + two.body(b"body") + make.body(b"1234")) == [
+        published(b"body", 2),
+        published(b"1234"),
+    ]
+    data = two.method(commands.Basic.Publish, routing_key="key") + two.header(4) + PUBLISH + make.header(4)
+    assert read(data + two.body(b"body") + make.body(b"1234")) == [published(b"body", 2), published(b"1234")]
+
+
 def test_a_body_of_many_frames() -> None:
     body = bytes(range(256)) * 100
     data = FrameFactory(1, 4096).publish("key", body) * 2
@@ -158,6 +168,18 @@ def test_frame_max_can_change_within_a_read() -> None:
         reader.feed(big + tune_ok + big)
     assert caught.value.code is ReplyCode.FRAME_ERROR
     assert [call[0] for call in handler.calls] == ["publish", "method"]
+
+
+def test_frame_max_is_what_was_set() -> None:
+    reader = FrameReader(RecordingHandler())
+    assert reader.frame_max == 8192
+    reader.frame_max = 0
+    assert reader.frame_max == 0
+
+
+def test_bodies_smaller_than_a_method_limit_no_method() -> None:
+    data = encode_ack(1, 5, True) + QOS + make.publish("key", b"x")
+    assert read(data, 0, 1) == [("ack", 1, 5, True), QOS_CALL, published(b"x")]
 
 
 def test_frame_max_zero_allows_what_a_body_may_have() -> None:
