@@ -39,7 +39,7 @@ from connector.session.users import Users
 from connector.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from connector.config import Config
 
@@ -47,6 +47,14 @@ CAPABILITIES = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
 )  # fmt: skip
+#: Settings shown as metrics beside what they bound.
+MARKS = (
+    "outbox_high_bytes",
+    "outbox_high_count",
+    "in_flight_high_bytes",
+    "output_high_bytes",
+    "memory_queues_high_bytes",
+)
 PING_S = 1.0
 #: Ready means: KubeMQ has answered a Ping within this.
 PING_FRESH_S = 3.0
@@ -76,12 +84,13 @@ def run(config: Config) -> int:
         return runner.run(App(config).serve())
 
 
-def _loop_factory():  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 class App:
@@ -115,7 +124,7 @@ class App:
             pass
         except* (ChildFailed, OSError) as failed:
             for error in failed.exceptions:
-                log.error("cannot serve", error=str(error))
+                log.error("cannot serve", error=str(error))  # noqa: TRY400 # the user's to mend, not a bug
             code = 1
         finally:
             await self._release()
@@ -141,17 +150,38 @@ class App:
         config = self._config
         registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges, self._marks()))
         self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry)
-        address = config.kubemq_address
-        if not address:
-            self._child = EmbeddedServer(config.data_dir)
-            await self._child.start()
-            tasks.keep("embedded server", self._child.watch)
-            address = self._child.address
+        address = config.kubemq_address or await self._start_embedded(tasks)
         client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
         store = KubeMQStore(client, on_repeat=watch_repeated)
         await self._connect(store, address)
         tasks.keep("ping", lambda: self._ping(store))
-        hub = self._hub = Hub(
+        hub = self._hub = self._make_hub(store, client, tasks)
+        hub.start()
+        await hub.sync.loaded.wait()
+        await self._count(hub)
+        policy = self._policy()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: ClientProtocol(hub, policy, self._limit), config.host, config.port, backlog=LISTEN_BACKLOG
+        )
+        log.info(
+            "listening",
+            amqp=f"amqp://{config.host}:{self._server.sockets[0].getsockname()[1]}",
+            ops=f"http://{config.ops_host}:{self._ops.port}",
+            kubemq=address,
+            queues=len(hub.broker.topology.queues),
+            seconds=round(time.monotonic() - started, 2),
+        )
+
+    async def _start_embedded(self, tasks: Tasks) -> str:
+        """Start the embedded server as a child; returns its address."""
+        child = self._child = EmbeddedServer(self._config.data_dir)
+        await child.start()
+        tasks.keep("embedded server", child.watch)
+        return child.address
+
+    def _make_hub(self, store: KubeMQStore, client: KubeMQClient, tasks: Tasks) -> Hub:
+        config = self._config
+        return Hub(
             BrokerSettings(
                 config.writer_lanes, config.get_batch_size, config.memory_queues_high_bytes, list(config.vhosts)
             ),
@@ -164,28 +194,17 @@ class App:
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
         )
-        hub.start()
-        await hub.sync.loaded.wait()
+
+    async def _count(self, hub: Hub) -> None:
+        """The first look at every queue: its backlog, and what an earlier life had handed out."""
         while True:
             try:
                 await hub.counts.count()
-                break
             except StoreError as error:
                 log.warning("no counts yet", error=str(error))
                 await asyncio.sleep(PING_S)
-        policy = self._policy()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientProtocol(hub, policy, self._limit), config.host, config.port, backlog=LISTEN_BACKLOG
-        )
-        port = self._server.sockets[0].getsockname()[1]
-        log.info(
-            "listening",
-            amqp=f"amqp://{config.host}:{port}",
-            ops=f"http://{config.ops_host}:{self._ops.port}",
-            kubemq=address,
-            queues=len(hub.broker.topology.queues),
-            seconds=round(time.monotonic() - started, 2),
-        )
+            else:
+                return
 
     async def _connect(self, store: KubeMQStore, address: str) -> None:
         """Until KubeMQ answers: no crash loop, not ready meanwhile."""
@@ -244,8 +263,7 @@ class App:
         }
 
     def _marks(self) -> Mapping[str, int]:
-        names = ("outbox_high_bytes", "outbox_high_count", "in_flight_high_bytes", "output_high_bytes", "memory_queues_high_bytes")
-        return {name: getattr(self._config, name) for name in names}
+        return {name: getattr(self._config, name) for name in MARKS}
 
     def _gauges(self) -> Gauges:
         hub = self._hub
@@ -279,7 +297,7 @@ class App:
         hub.settle()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_deadline_s):
-                while hub.connections or hub.has_work():
+                while hub.connections or hub.has_work():  # noqa: ASYNC110 # many conditions, asked seldom
                     await asyncio.sleep(DRAIN_POLL_S)
 
     async def _release(self) -> None:

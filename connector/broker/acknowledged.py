@@ -53,5 +53,3 @@ class Repeated:
             self._seen[message_id] = sequence
             return False
         return first != sequence
-
-

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from connector.broker.errors import Inequivalent, NotImplementedHere
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.amqp.wire import Field, Table
     from connector.broker.requests import QueueDeclare
     from connector.broker.topology import QueueRecord
@@ -61,7 +63,7 @@ def _text(value: Field) -> str:
 def _one_of(value: Field, allowed: tuple[str, ...], term: str) -> None:
     text = _text(value)
     if text not in allowed:
-        raise InvalidArgument(f"{{{term},<<\"{text}\">>}}")
+        raise InvalidArgument(f'{{{term},<<"{text}">>}}')
 
 
 def _boolean(value: Field) -> None:
@@ -69,7 +71,7 @@ def _boolean(value: Field) -> None:
         raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(value[0], value[0])}}}")
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Field], object]] = {
     "x-expires": lambda v: _integer(v, 1, MAX_EXPIRY_MS),
     "x-message-ttl": lambda v: _integer(v, 0, MAX_EXPIRY_MS),
     "x-max-length": lambda v: _integer(v, 0),

@@ -92,7 +92,9 @@ class Broker(Observer):
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._by_reported_name: dict[str, list[StoredQueue]] = {}
-        self.vhosts = {name: VirtualHost(name, self) for name in {DEFAULT_VHOST, *map(names.vhost_label, settings.vhosts)}}
+        self.vhosts = {
+            name: VirtualHost(name, self) for name in {DEFAULT_VHOST, *map(names.vhost_label, settings.vhosts)}
+        }
 
     def virtual_host(self, name: str) -> VirtualHost:
         """The virtual host a client names; "/", "" and the default's own name are the same (PC-07)."""
@@ -163,10 +165,10 @@ class Broker(Observer):
             if is_shared and lease.known_at != float("-inf"):
                 lease.known_at = self.clock()
                 continue
-            row = max(candidates, key=lambda info: info.waiting, default=None)
-            if row is not None:
-                lease.on_first_sight(row.first_sequence, row.last_sequence, row.delivered, row.subscribers)
-            lease.on_snapshot(row.waiting if row else 0, mark)
+            most = max(candidates, key=lambda info: info.waiting, default=None)
+            if most is not None:
+                lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
+            lease.on_snapshot(most.waiting if most is not None else 0, mark)
             if lease.backlog:
                 self.mark_dirty(queue)
 
@@ -195,7 +197,9 @@ class Broker(Observer):
         self._event_no += 1
         event_id = f"{self.replica}.{self._event_no}"
         self._appending[event_id] = (done, self.clock())
-        self._hooks.append_event(event_id, encode_event({"v": VERSION, "id": event_id, "member": self.replica, **event}))
+        self._hooks.append_event(
+            event_id, encode_event({"v": VERSION, "id": event_id, "member": self.replica, **event})
+        )
 
     def on_append_failed(self, event_id: str, error: Exception) -> None:
         """The log did not take the event, or not provably."""

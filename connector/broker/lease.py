@@ -48,6 +48,15 @@ RECYCLE_BYTES = 8_000_000
 RECYCLE_GETS = 1000
 
 
+#: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
+MESSAGE_BYTES = 512
+
+
+def _cost(message: Message) -> int:
+    """Bytes of one message, for the caps."""
+    return len(message.body) + len(message.header) + MESSAGE_BYTES
+
+
 class State(Enum):
     """Where the lease stands with KubeMQ."""
 
@@ -451,7 +460,7 @@ class Lease:
         relinked = size = fresh = 0
         for message in messages:
             sequence = message.sequence
-            size += len(message.body)
+            size += _cost(message)
             mine = held.get(sequence) or settled.get(sequence) or was_ready.get(sequence) or moving.get(sequence)
             if mine is not None and mine.message_id == message.message_id:
                 relinked += 1
@@ -470,7 +479,7 @@ class Lease:
 
     def _take_in(self, sequence: int, message: Message) -> bool:
         """A message that is not mine yet: acknowledged before, a second copy, purged, or new; True when unread."""
-        self._mine_bytes += len(message.body)
+        self._mine_bytes += _cost(message)
         if self._acknowledged.knows(sequence, message.message_id):
             self._add_settled(sequence, message)
             return False
@@ -491,7 +500,7 @@ class Lease:
 
     def _displace(self, sequence: int, message: Message) -> None:
         """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
-        self._mine_bytes -= len(message.body)
+        self._mine_bytes -= _cost(message)
         if self.held.pop(sequence, None) is not None:
             self.orphans[sequence] = message
         self.moving.pop(sequence, None)
@@ -509,19 +518,21 @@ class Lease:
                 message = pile.pop(sequence)
                 if pile is self.held:
                     self.orphans[sequence] = message
-                    self._mine_bytes -= len(message.body)
+                    self._mine_bytes -= _cost(message)
                 else:
                     self._confirm({sequence: message})
-        for message in [m for m in self.ready if m.sequence not in there and (highest is None or m.sequence <= highest)]:
+        for message in [
+            m for m in self.ready if m.sequence not in there and (highest is None or m.sequence <= highest)
+        ]:
             self.ready.remove(message)
-            self._mine_bytes -= len(message.body)
+            self._mine_bytes -= _cost(message)
         self._run_flush_waiters()
 
     def _confirm(self, batch: dict[int, Message]) -> None:
         """These acknowledgements have arrived."""
         add = self._acknowledged.add
         for sequence, message in batch.items():
-            self._mine_bytes -= len(message.body)
+            self._mine_bytes -= _cost(message)
             add(sequence, message.message_id)
         self._confirmed_count += len(batch)
 
@@ -544,7 +555,7 @@ class Lease:
         self.transaction_id = ""
         self._returning_at = None
         self.backlog += len(self.ready)
-        self._mine_bytes -= sum(len(message.body) for message in self.ready)
+        self._mine_bytes -= sum(map(_cost, self.ready))
         self.ready.clear()
 
     def _note_closed(self) -> None:

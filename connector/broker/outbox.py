@@ -8,13 +8,13 @@ queue's messages are stored in the order in which they were accepted (PU-08).  K
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from connector.broker.message import Message
-    from connector.broker.ports import Receipt
+    from connector.broker.ports import Outgoing, Receipt
     from connector.broker.queue import StoredQueue
 
 #: One request carries at most this many messages and bytes of bodies and headers.
@@ -123,7 +123,7 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
         receipt.flush()
 
 
-def watch_repeated(batch: Sequence[Submission]) -> None:
+def watch_repeated(batch: Sequence[Outgoing]) -> None:
     """The batch is sent a second time under the same MessageIDs: the reader drops second copies it meets."""
-    for submission in batch:
+    for submission in cast("Sequence[Submission]", batch):
         submission.queue.lease.repeated.watch(submission.message.message_id)

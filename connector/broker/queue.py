@@ -464,4 +464,3 @@ class StoredQueue(Queue):
 
     def _put_back(self, message: Message) -> None:
         self.lease.give_back(message)
-

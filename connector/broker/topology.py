@@ -278,9 +278,7 @@ class Topology:
 
 
 def _binding_key(event: dict[str, Any]) -> BindingKey:
-    return BindingKey(
-        event["exchange"], event["queue"], event["routing_key"], base64.b64decode(event["arguments"])
-    )
+    return BindingKey(event["exchange"], event["queue"], event["routing_key"], base64.b64decode(event["arguments"]))
 
 
 _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {

@@ -59,8 +59,13 @@ ROUTES_MAX = 20_000
 class Shared(Protocol):
     """What a virtual host needs to change what all replicas share."""
 
-    hub: Hub
-    counters: Counters
+    @property
+    def hub(self) -> Hub:
+        """What queues need."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
 
     def append(self, event: dict[str, Any], done: Done) -> None:
         """Write to the topology log; ``done(changed)`` after the event has come back and was applied, or an exception."""
@@ -91,9 +96,7 @@ class VirtualHost:
 
     # ------------------------------------------------------------------ publishing
 
-    def publish(
-        self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int
-    ) -> int:
+    def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int) -> int:
         """Route one message and hand a copy to every queue; returns how many (0: unroutable).
 
         Exactly that many ``receipt`` calls with ``token`` follow, some perhaps before the return.  Raises NotFound

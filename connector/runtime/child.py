@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -32,7 +32,7 @@ class EmbeddedServer:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._process: asyncio.subprocess.Process | None = None
-        self._is_stopping = False
+        self.is_stopping = False
         self.port = 0
 
     @property
@@ -53,16 +53,16 @@ class EmbeddedServer:
             "--data-dir", str(self._data_dir), "--port", str(self.port), "--quirks", "off", "--parent-pipe",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        assert self._process.stdout is not None
+        stdout = cast("asyncio.StreamReader", self._process.stdout)
         try:
             async with asyncio.timeout(START_DEADLINE_S):
-                line = (await self._process.stdout.readline()).decode("utf-8", "replace").strip()
+                line = (await stdout.readline()).decode("utf-8", "replace").strip()
         except TimeoutError:
             line = ""
         word, _, port = line.partition(" ")
         if word != "listening" or not port.isdecimal():
             await self.stop()
-            self._is_stopping = False
+            self.is_stopping = False
             message = f"the embedded server did not start (data folder {self._data_dir})"
             raise ChildFailed(message)
         self.port = int(port)
@@ -71,23 +71,22 @@ class EmbeddedServer:
     async def watch(self) -> None:
         """Restart it whenever it dies."""
         pause_s = 0.1
-        while not self._is_stopping:
-            assert self._process is not None
+        while self._process is not None:
             code = await self._process.wait()
-            if self._is_stopping:
+            if self.is_stopping:
                 return
             log.error("embedded server died", exit_code=code)
             try:
                 await self.start()
                 pause_s = 0.1
             except ChildFailed as error:
-                log.error("embedded server not restarted", error=str(error))
+                log.error("embedded server not restarted", error=str(error))  # noqa: TRY400 # its text says it all
                 await asyncio.sleep(pause_s)
                 pause_s = min(MAX_PAUSE_S, pause_s * 2)
 
     async def stop(self) -> None:
         """Close its pipe and wait; kill it when it does not end."""
-        self._is_stopping = True
+        self.is_stopping = True
         process = self._process
         if process is None or process.returncode is not None:
             return
