@@ -423,7 +423,7 @@ class Lease:
         self.on_event(Event.LOST)
 
     def on_proof(self, failed: Iterable[int]) -> bool:
-        """A later request has answered: every sent AckRange not named in ``failed`` has arrived; False if any failed."""
+        """A later request has answered: every sent AckRange not in ``failed`` has arrived; False if any failed."""
         sent, self.sent = self.sent, []
         refused = set(failed)
         ok = True

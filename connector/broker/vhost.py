@@ -68,7 +68,7 @@ class Shared(Protocol):
         """What is counted."""
 
     def append(self, event: dict[str, Any], done: Done) -> None:
-        """Write to the topology log; ``done(changed)`` after the event has come back and was applied, or an exception."""
+        """Write to the topology log; ``done(changed)`` when it has come back and was applied, or an exception."""
 
     def stored_queue(self, record: QueueRecord) -> StoredQueue:
         """A queue object over this record's KubeMQ channel."""
