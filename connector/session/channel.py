@@ -169,6 +169,7 @@ class Channel:
                 wait.drop(result)
             self._run_events()
         except Exception as error:  # noqa: BLE001 # the boundary of the slow path (style.md, Errors 2)
+            self._drop_events(keep_publishes=False)
             self.connection.on_failure(error, self)
 
     def _run_events(self) -> None:
@@ -301,12 +302,15 @@ class Channel:
         self._tell_finished()
 
     def abandon(self) -> None:
-        """The connection is over: let go of everything; publishes that arrived whole are handed over all the same."""
+        """The connection is over: let go of everything.
+
+        Publishes that arrived whole and wait behind a slow operation are handed over when it ends (PU-07).
+        """
         if self._state is State.GONE:
             return
         self._state = State.GONE
         self.is_ready = False
-        self._drop_events(keep_publishes=True)
+        self._drop_events(keep_publishes=self._waiting is not None)
         self._release()
 
     def _leave(self, state: State) -> None:

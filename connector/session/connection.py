@@ -108,7 +108,7 @@ class Connection:
         self._was_opened = False
         self._is_lost = False
         self._was_read = False
-        self._last_read = self._last_written = clock()
+        self._last_read = self._last_written = self._last_tick = clock()
         self._heartbeat_s = 0
         self._close_at: float | None = self._last_read + policy.handshake_timeout_s
 
@@ -171,14 +171,14 @@ class Connection:
             self._last_read = now
         if self.output.was_written:
             self.output.was_written = False
-            self._last_written = now
+            self._last_written = self._last_tick  # at the earliest
+        self._last_tick = now
         interval = self._heartbeat_s
         if not interval:
             return
         if now - self._last_read > 2 * interval:
             self._abort()
         elif now - self._last_written >= interval / 2:
-            self._last_written = now
             self.output.put(HEARTBEAT)
 
     def block(self, reason: str) -> None:

@@ -1,0 +1,424 @@
+"""Consuming and settling (CO-02 to CO-36), on queues in memory."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from tests.support.dialogue import Dialogue, connect, spec
+from tests.support.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> Dialogue:
+    return connect(world, channels=(1, 2))
+
+
+def fill(client: Dialogue, queue: str, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        client.publish(2, queue, b"%d" % number)
+
+
+def bodies(contents: list[object]) -> list[bytes]:
+    return [content.body for content in contents]  # type: ignore[attr-defined]
+
+
+def rest(client: Dialogue, queue: str) -> list[bytes]:
+    """What is ready, in its order."""
+    found = []
+    while (content := client.get(queue, 2, no_ack=True)) is not None:
+        found.append(content.body)
+    return found
+
+
+# --------------------------------------------------------------------------------------------- settling
+@spec("1.8.3.13", "The delivery tag is valid only within the channel, and only once; 406 otherwise (RabbitMQ).")
+@pytest.mark.parametrize(
+    ("kind", "fields", "ids"),
+    [
+        (commands.Basic.Ack, {"delivery_tag": 77}, (60, 80)),
+        (commands.Basic.Ack, {"delivery_tag": 0}, (60, 80)),
+        (commands.Basic.Ack, {"delivery_tag": 77, "multiple": True}, (60, 80)),
+        (commands.Basic.Nack, {"delivery_tag": 77, "requeue": True}, (60, 120)),
+        (commands.Basic.Nack, {"delivery_tag": 77, "requeue": True, "multiple": True}, (60, 120)),
+        (commands.Basic.Nack, {"delivery_tag": 0}, (60, 120)),
+        (commands.Basic.Reject, {"delivery_tag": 77}, (60, 90)),
+    ],
+)
+def test_unknown_tags_are_406(client: Dialogue, kind: type, fields: dict[str, object], ids: tuple[int, int]) -> None:
+    queue = client.declare()
+    fill(client, queue, 2)
+    client.get(queue)
+    client.send(1, kind, **fields)
+    text = f"PRECONDITION_FAILED - unknown delivery tag {fields['delivery_tag']}"
+    client.expect_close(406, text, ids)
+    assert rest(client, queue) == [b"1", b"0"]
+
+
+def test_a_tag_is_settled_once_and_by_its_own_channel(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 2)
+    client.get(queue)
+    client.send(1, commands.Basic.Ack, delivery_tag=1).send(1, commands.Basic.Ack, delivery_tag=1)
+    client.expect_close(406, "PRECONDITION_FAILED - unknown delivery tag 1", (60, 80))
+    client.call(1, commands.Channel.Open)
+    client.get(queue)
+    client.send(2, commands.Basic.Ack, delivery_tag=1)
+    assert client.expect(2, commands.Channel.Close).reply_code == 406
+
+
+def test_all_of_nothing_is_fine(client: Dialogue) -> None:
+    client.send(1, commands.Basic.Ack, delivery_tag=0, multiple=True)
+    client.send(1, commands.Basic.Nack, delivery_tag=0, multiple=True, requeue=True)
+    client.expect_nothing()
+
+
+def test_multiple_settles_all_up_to_the_tag(world: World, client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 5)
+    client.consume(queue)
+    assert bodies(client.deliveries()) == [b"0", b"1", b"2", b"3", b"4"]  # type: ignore[arg-type]
+    client.send(1, commands.Basic.Ack, delivery_tag=3, multiple=True)
+    client.send(1, commands.Basic.Nack, delivery_tag=4, requeue=False)
+    client.call(1, commands.Channel.Close)
+    assert rest(client, queue) == [b"4"]
+    counters = world.counters
+    assert (counters.delivered, counters.acknowledged, counters.rejected, counters.requeued) == (5, 3, 1, 1)
+    assert (counters.got_no_ack, counters.get_empty, counters.redelivered) == (1, 1, 1)
+
+
+@spec("RabbitMQ, negative acknowledgements", "requeue=true makes a message available again, redelivered.")
+def test_requeued_messages_go_to_the_tail_in_ascending_order(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 5)
+    tags = [client.get(queue).method.delivery_tag for _ in range(4)]
+    client.send(1, commands.Basic.Reject, delivery_tag=tags[3], requeue=True)
+    client.send(1, commands.Basic.Nack, delivery_tag=tags[1], multiple=True, requeue=True)
+    client.send(1, commands.Basic.Reject, delivery_tag=tags[2], requeue=False)
+    contents = [client.get(queue) for _ in range(4)]
+    assert [(content.body, content.method.redelivered) for content in contents] == [
+        (b"4", False),
+        (b"3", True),
+        (b"0", True),
+        (b"1", True),
+    ]
+    assert client.get(queue) is None
+
+
+def test_messages_of_several_queues_go_back_each_to_its_own(client: Dialogue) -> None:
+    first, second = client.declare("first"), client.declare("second")
+    fill(client, first, 2)
+    fill(client, second, 2, first=10)
+    for queue in (first, second, first, second):
+        client.get(queue)
+    client.send(1, commands.Basic.Nack, delivery_tag=0, multiple=True, requeue=True)
+    assert rest(client, first) == [b"0", b"1"]
+    assert rest(client, second) == [b"10", b"11"]
+
+
+@spec("1.8.3.16", "recover requeues all unacknowledged messages of the channel.")
+def test_recover(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 3)
+    client.consume(queue)
+    assert len(client.deliveries()) == 3
+    client.send(1, commands.Basic.Recover, requeue=True)
+    client.expect(1, commands.Basic.RecoverOk)
+    again = client.deliveries()
+    assert [(item.method.delivery_tag, item.body, item.method.redelivered) for item in again] == [
+        (4, b"0", True),
+        (5, b"1", True),
+        (6, b"2", True),
+    ]
+    client.send(1, commands.Basic.RecoverAsync, requeue=True)
+    assert [item.method.delivery_tag for item in client.deliveries()] == [7, 8, 9]
+    client.send(1, commands.Basic.Ack, delivery_tag=1)
+    client.expect_close(406, "PRECONDITION_FAILED - unknown delivery tag 1", (60, 80))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"), [(commands.Basic.Recover, (60, 110)), (commands.Basic.RecoverAsync, (60, 100))]
+)
+def test_recover_without_requeue_is_540(client: Dialogue, kind: type, ids: tuple[int, int]) -> None:
+    client.send(1, kind, requeue=False)
+    client.expect_connection_close(540, "NOT_IMPLEMENTED - requeue=false", ids)
+
+
+# --------------------------------------------------------------------------------------------- basic.get
+@spec("1.8.3.10", "get-ok carries the number of messages left; an empty queue is get-empty.")
+def test_get(client: Dialogue) -> None:
+    queue = client.declare()
+    assert client.get(queue) is None
+    fill(client, queue, 3)
+    contents = [client.get("") for _ in range(3)]
+    assert [
+        (item.method.delivery_tag, item.method.message_count, item.method.routing_key, item.body) for item in contents
+    ] == [(1, 2, queue, b"0"), (2, 1, queue, b"1"), (3, 0, queue, b"2")]
+    assert client.get(queue) is None
+
+
+def test_gets_may_be_pipelined(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 3)
+    client.feed(client.encode(1, commands.Basic.Get, queue=queue) * 5)
+    items = [item for _, item in client.received()]
+    assert bodies(items[:3]) == [b"0", b"1", b"2"]
+    assert [type(item) for item in items[3:]] == [commands.Basic.GetEmpty] * 2
+
+
+def test_get_and_consume_share_one_ledger(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 4)
+    client.send(1, commands.Basic.Qos, prefetch_count=1).expect(1, commands.Basic.QosOk)
+    first = client.get(queue)
+    client.consume(queue)
+    (second,) = client.deliveries()
+    client.send(1, commands.Basic.Ack, delivery_tag=1).expect_nothing()
+    third = client.get(queue)
+    assert bodies([first, second, third]) == [b"0", b"1", b"2"]
+    assert [item.method.delivery_tag for item in (first, second, third)] == [1, 2, 3]
+
+
+def test_a_get_that_answers_too_late_gives_the_message_back(world: World, client: Dialogue) -> None:
+    queue = client.declare("q", exclusive=False, durable=False, auto_delete=True)
+    fill(client, queue, 1)
+    client.connection.feed(client.encode(1, commands.Basic.Get, queue=queue))
+    client.lose()
+    other = connect(world, channels=(1, 2))
+    content = other.get(queue)
+    assert (content.body, content.method.redelivered) == (b"0", False)
+
+
+# --------------------------------------------------------------------------------------------- prefetch
+@spec("RabbitMQ, consumer prefetch", "global=false: the limit of each consumer made from now on; 0 is no limit.")
+def test_qos_is_for_new_consumers(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 20)
+    client.call(1, commands.Basic.Qos, prefetch_count=2)
+    client.consume(queue, "a")
+    first = client.deliveries()
+    client.call(1, commands.Basic.Qos, prefetch_count=3)
+    client.consume(queue, "b")
+    second = client.deliveries()
+    assert [item.method.consumer_tag for item in first + second] == ["a"] * 2 + ["b"] * 3
+    client.send(1, commands.Basic.Ack, delivery_tag=1)
+    assert [item.method.consumer_tag for item in client.deliveries()] == ["a"]
+    client.send(1, commands.Basic.Ack, delivery_tag=0, multiple=True)
+    assert len(client.deliveries()) == 5
+    client.call(1, commands.Basic.Qos, prefetch_count=0)
+    client.consume(queue, "c")
+    assert [item.method.consumer_tag for item in client.deliveries()] == ["c"] * 9
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"prefetch_size": 1000}, "NOT_IMPLEMENTED - prefetch_size!=0 (1000)"),
+        (
+            {"prefetch_count": 5, "global_": True},
+            "NOT_IMPLEMENTED - basic.qos with global=true is not supported",
+        ),
+    ],
+)
+def test_limits_that_are_not_built(client: Dialogue, fields: dict[str, object], text: str) -> None:
+    client.send(1, commands.Basic.Qos, **fields)
+    client.expect_connection_close(540, text, (60, 10))
+
+
+def test_no_limit_for_the_channel_is_what_is_anyway(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 3)
+    client.call(1, commands.Basic.Qos, prefetch_count=2)
+    client.call(1, commands.Basic.Qos, prefetch_count=0, global_=True)
+    client.consume(queue)
+    assert len(client.deliveries()) == 2
+
+
+# --------------------------------------------------------------------------------------------- consumers
+@spec("1.8.3.3", "An empty consumer tag is made by the server; a tag in use on the channel is 530.")
+def test_consumer_tags(client: Dialogue) -> None:
+    queue = client.declare()
+    made = {client.consume(queue, ""), client.consume(queue, "")}
+    assert len(made) == 2
+    assert all(tag.startswith("amq.ctag-") and len(tag) == 31 for tag in made)
+    client.consume(queue, "same", 1)
+    client.consume(queue, "same", 2)
+    client.send(1, commands.Basic.Consume, queue=queue, consumer_tag="same")
+    text = "NOT_ALLOWED - attempt to reuse consumer tag 'same'"
+    client.expect_connection_close(530, text, (60, 20))
+
+
+def test_consumers_take_turns(client: Dialogue) -> None:
+    queue = client.declare()
+    for tag in ("a", "b", "c"):
+        client.consume(queue, tag)
+    fill(client, queue, 6)
+    assert [item.method.consumer_tag for item in client.deliveries()] == ["a", "b", "c", "a", "b", "c"]
+
+
+@spec("1.8.3.5", "After cancel-ok nothing is delivered; what was delivered may still be settled.")
+def test_cancel(client: Dialogue) -> None:
+    queue = client.declare(auto_delete=False)
+    fill(client, queue, 4)
+    client.call(1, commands.Basic.Qos, prefetch_count=2)
+    client.consume(queue)
+    assert len(client.deliveries()) == 2
+    client.send(1, commands.Basic.Cancel, consumer_tag="t").expect(1, commands.Basic.CancelOk, consumer_tag="t")
+    client.send(1, commands.Basic.Ack, delivery_tag=1).expect_nothing()
+    declared = client.call(1, commands.Queue.Declare, queue=queue, passive=True)
+    assert (declared.message_count, declared.consumer_count) == (2, 0)
+    client.send(1, commands.Basic.Nack, delivery_tag=2, requeue=True).expect_nothing()
+    assert rest(client, queue) == [b"2", b"3", b"1"]
+    client.send(1, commands.Basic.Cancel, consumer_tag="t", nowait=True).expect_nothing()
+    client.send(1, commands.Basic.Cancel, consumer_tag="never").expect(1, commands.Basic.CancelOk, consumer_tag="never")
+
+
+@spec("RabbitMQ, consumer cancellation notification", "The server sends basic.cancel when the queue is deleted.")
+def test_a_client_that_can_is_told_that_its_queue_is_gone(world: World, client: Dialogue) -> None:
+    other = connect(world, capabilities=())
+    queue = client.declare("q", exclusive=False, auto_delete=True)
+    client.consume(queue, "mine")
+    other.consume(queue, "other")
+    client.call(2, commands.Queue.Delete, queue=queue)
+    client.expect(1, commands.Basic.Cancel, consumer_tag="mine", nowait=True)
+    other.expect_nothing()
+    client.send(1, commands.Basic.Consume, queue=queue, consumer_tag="mine")
+    client.expect_close(404, "NOT_FOUND - no queue 'q' in vhost '/'", (60, 20))
+
+
+def test_what_is_held_of_a_deleted_queue_may_be_settled(client: Dialogue) -> None:
+    queue = client.declare("q")
+    fill(client, queue, 3)
+    client.consume(queue)
+    assert len(client.deliveries()) == 3
+    client.call(2, commands.Queue.Delete, queue=queue)
+    client.expect(1, commands.Basic.Cancel)
+    client.send(1, commands.Basic.Ack, delivery_tag=1).send(1, commands.Basic.Reject, delivery_tag=2, requeue=True)
+    client.call(1, commands.Channel.Close)
+
+
+@spec("1.8.3.3", "no-ack: a delivery is settled when it is written; its tag is not acknowledged.")
+def test_no_ack(client: Dialogue) -> None:
+    queue = client.declare()
+    client.call(1, commands.Basic.Qos, prefetch_count=1)
+    fill(client, queue, 5)
+    client.consume(queue, no_ack=True, no_local=True)
+    assert [item.method.delivery_tag for item in client.deliveries()] == [1, 2, 3, 4, 5]
+    client.send(1, commands.Basic.Ack, delivery_tag=1)
+    client.expect_close(406, "PRECONDITION_FAILED - unknown delivery tag 1", (60, 80))
+    assert rest(client, queue) == []
+
+
+def test_exclusive_consumers(client: Dialogue) -> None:
+    queue = client.declare("q")
+    client.consume(queue, "only", exclusive=True)
+    client.send(2, commands.Basic.Consume, queue=queue, consumer_tag="second")
+    close = client.expect(2, commands.Channel.Close, reply_code=403, class_id=60, method_id=20)
+    assert close.reply_text.startswith("ACCESS_REFUSED - queue 'q' in vhost ")
+    assert close.reply_text.endswith(" in exclusive use")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"arguments": {"x-priority": 10}},
+            "NOT_IMPLEMENTED - consumer priorities (x-priority) are not supported",
+        ),
+        (
+            {"queue": "amq.rabbitmq.reply-to", "no_ack": True},
+            "NOT_IMPLEMENTED - direct reply-to is not supported",
+        ),
+    ],
+)
+def test_consumers_that_are_not_built(client: Dialogue, fields: dict[str, object], text: str) -> None:
+    queue = client.declare()
+    client.send(1, commands.Basic.Consume, **({"queue": queue} | fields))
+    client.expect_connection_close(540, text, (60, 20))
+
+
+def test_arguments_without_an_effect_are_taken(client: Dialogue) -> None:
+    queue = client.declare()
+    client.consume(queue, arguments={"x-priority": 0, "x-cancel-on-ha-failover": True, "whatever": {"a": 1}})
+
+
+def test_the_first_delivery_follows_consume_ok(client: Dialogue) -> None:
+    queue = client.declare()
+    fill(client, queue, 1)
+    client.send(1, commands.Basic.Consume, queue=queue, consumer_tag="t")
+    client.expect(1, commands.Basic.ConsumeOk, consumer_tag="t")
+    client.expect(1, commands.Basic.Deliver, consumer_tag="t", delivery_tag=1)
+    client.send(2, commands.Basic.Consume, queue=queue, consumer_tag="u", nowait=True).expect_nothing()
+
+
+# --------------------------------------------------------------------------------------------- a slow reader
+def test_deliveries_stop_while_the_socket_is_full(world: World) -> None:
+    slow, fast = Dialogue(world, output_high_bytes=20_000).shake_hands(), connect(world, channels=(1, 2))
+    queue = fast.declare("q", exclusive=False, auto_delete=True)
+    slow.consume(queue)
+    slow.socket.blocks_at = 20_000
+    for _ in range(100):
+        fast.publish(2, queue, bytes(1000))
+    assert 20_000 <= len(slow.socket.sent) < 22_000
+    held = len(slow.deliveries())
+    assert queue_count(world) == 100 - held
+    fast.consume(queue)
+    assert len(fast.deliveries()) == 100 - held
+    slow.connection.on_write_resumed()
+    world.settle()
+    for _ in range(4):
+        fast.publish(2, queue)
+    assert len(slow.deliveries()) == 2
+
+
+def test_one_turn_does_not_gather_more_than_the_mark(world: World) -> None:
+    client = Dialogue(world, output_high_bytes=10_000).shake_hands(channels=(1, 2))
+    queue = client.declare("q")
+    for _ in range(100):
+        client.publish(2, queue, bytes(1000))
+    client.socket.writes.clear()
+    client.consume(queue, no_ack=True)
+    assert len(client.deliveries()) == 100
+    assert max(client.socket.writes) < 12_000
+    assert len(client.socket.writes) >= 10
+
+
+def test_a_client_that_reads_no_replies_is_read_no_more(world: World) -> None:
+    client = Dialogue(world, output_high_bytes=4096, unread_high_bytes=10_000).shake_hands()
+    client.socket.blocks_at = 1
+    sent = 0
+    while client.socket.is_reading():
+        client.connection.feed(client.encode(1, commands.Basic.Qos) * 100)
+        world.settle()
+        sent += 100
+        assert sent < 5000
+    assert len(client.socket.sent) < 12_000
+    client.socket.blocks_at = None
+    client.connection.on_write_resumed()
+    assert client.socket.is_reading()
+    assert len(client.received()) == sent
+
+
+def test_a_draining_connection_settles_but_gets_nothing_more(client: Dialogue) -> None:
+    queue = client.declare("q")
+    fill(client, queue, 1)
+    client.call(1, commands.Basic.Qos, prefetch_count=1)
+    client.consume(queue)
+    assert len(client.deliveries()) == 1
+    client.connection.stop_deliveries()
+    fill(client, queue, 1)
+    client.send(1, commands.Basic.Ack, delivery_tag=1).expect_nothing()
+    client.connection.on_write_blocked()
+    client.connection.on_write_resumed()
+    client.connection.close("shutting down")
+    client.world.settle()
+    client.expect_connection_close(320, "CONNECTION_FORCED - shutting down", (0, 0))
+
+
+def queue_count(world: World) -> int:
+    return world.broker.virtual_host("/").queues["q"].ready_count
