@@ -1,0 +1,177 @@
+"""The Events Store: an ordered, durable log per channel, and readers that resume where they stood.
+
+Owns positions: a reader is a ClientID, or a group shared by all who name it, and stands behind the last event it was
+handed.  Its start position counts only the first time.  Rule: KubeMQ's durable subscriptions as measured; events are
+kept for ever here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from kubemq.grpc import kubemq_pb2 as pb
+
+from connector.embedded.core import Core
+from connector.embedded.records import Record, varint
+from connector.embedded.schema import EVENTS_STORE
+from connector.embedded.store import Commit, StoredChannel
+
+_TAIL_COUNT = 512
+_TAIL_BYTES = 1024 * 1024
+_CHUNK = 256
+_NS_PER_S = 1_000_000_000
+
+
+class EventChannel:
+    """One log: what is stored, its newest events in memory, and who waits for more."""
+
+    def __init__(self, stored: StoredChannel) -> None:
+        self.stored = stored
+        self.last_sequence = stored.last_sequence
+        self.is_written = stored.last_sequence > 0
+        self.wakers: set[asyncio.Event] = set()
+        self._tail: deque[tuple[int, Record]] = deque()
+        self._tail_bytes = 0
+        stored.on_stored = self._on_stored
+
+    def tail_from(self, sequence: int, limit: int) -> list[tuple[int, Record]] | None:
+        """Up to ``limit`` events from a Sequence on, if memory reaches back that far."""
+        if not self._tail or sequence < self._tail[0][0]:
+            return None
+        start = sequence - self._tail[0][0]
+        return [self._tail[index] for index in range(start, min(start + limit, len(self._tail)))]
+
+    def _on_stored(self, first: int, records: Sequence[Record]) -> None:
+        self.is_written = True
+        for sequence, record in enumerate(records, first):
+            self._tail.append((sequence, record))
+            self._tail_bytes += len(record.data)
+            self.last_sequence = sequence
+        while len(self._tail) > _TAIL_COUNT or (self._tail_bytes > _TAIL_BYTES and len(self._tail) > 1):
+            self._tail_bytes -= len(self._tail.popleft()[1].data)
+        for waker in self.wakers:
+            waker.set()
+
+
+class Cursor:
+    """Where a reader stands; members of a group share one and take events in turn."""
+
+    __slots__ = ("member_count", "position", "returned")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.returned: list[int] = []
+        self.member_count = 0
+
+
+class EventLog:
+    """All logs and all readers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._channels = {stored.name: EventChannel(stored) for stored in core.event_channels}
+        self._positions = core.event_positions
+        self._groups: dict[tuple[int, str], Cursor] = {}
+
+    async def create(self, name: str) -> str:
+        """Write a channel that has no event yet; "" or why that failed."""
+        return await self._write(self.channel(name), [])
+
+    def submit(self, event: pb.Event) -> asyncio.Future[str]:
+        """Store a checked event; the future says "" when it is durable, else why not."""
+        received = pb.EventReceive(
+            EventID=event.EventID, Channel=event.Channel, Metadata=event.Metadata, Body=event.Body, Tags=event.Tags
+        )
+        return self._write(self.channel(event.Channel), [Record(received.SerializeToString(), time.time_ns())])
+
+    def channel(self, name: str) -> EventChannel:
+        """The log of a checked name, made when it is new."""
+        found = self._channels.get(name)
+        if found is None:
+            found = EventChannel(StoredChannel(self._core.catalog.reserve_id(), EVENTS_STORE, name))
+            self._channels[name] = found
+        return found
+
+    def names(self) -> list[str]:
+        """Every log there is."""
+        return list(self._channels)
+
+    async def open_cursor(self, request: pb.Subscribe) -> tuple[EventChannel, Cursor, str]:
+        """The log, the position and the name of a checked subscription's reader."""
+        channel = self.channel(request.Channel)
+        if not channel.is_written:
+            await self._write(channel, [])
+        reader = f"g:{request.Group}" if request.Group else f"c:{request.ClientID}"
+        key = channel.stored.channel_id, reader
+        cursor = self._groups.get(key)
+        if cursor is None:
+            position = self._positions.get(key)
+            if position is None:
+                position = await self._start(channel, request)
+            cursor = self._groups.get(key) or Cursor(position)
+        if request.Group:
+            self._groups[key] = cursor
+        cursor.member_count += 1
+        self.save(channel, cursor, reader)
+        return channel, cursor, reader
+
+    def close_cursor(self, channel: EventChannel, cursor: Cursor, reader: str) -> None:
+        """The subscription is over; its reader's position stays."""
+        self.save(channel, cursor, reader)
+        cursor.member_count -= 1
+        if not cursor.member_count:
+            self._groups.pop((channel.stored.channel_id, reader), None)
+
+    def save(self, channel: EventChannel, cursor: Cursor, reader: str) -> None:
+        """Remember the reader's position."""
+        position = min([cursor.position, *(sequence - 1 for sequence in cursor.returned)])
+        key = channel.stored.channel_id, reader
+        if self._positions.get(key) != position:
+            self._positions[key] = position
+            self._core.store.set_position(*key, position)
+
+    async def read(self, channel: EventChannel, first: int, limit: int) -> list[tuple[int, Record]]:
+        """Up to ``limit`` events from a Sequence on, from memory or disk."""
+        tail = channel.tail_from(first, limit)
+        if tail is not None:
+            return tail
+        sequences = range(first, min(first + min(limit, _CHUNK), channel.last_sequence + 1))
+        if not sequences:
+            return []
+        records = await asyncio.to_thread(self._core.store.read, channel.stored.channel_id, sequences)
+        return sorted(records.items())
+
+    def _write(self, channel: EventChannel, records: list[Record]) -> asyncio.Future[str]:
+        stored: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        commit = Commit()
+        commit.appends = [(channel.stored, records)]
+        commit.done = lambda: None if stored.done() else stored.set_result(commit.error)
+        self._core.store.submit(commit)
+        return stored
+
+    async def _start(self, channel: EventChannel, request: pb.Subscribe) -> int:
+        """The position a first subscription asks for: one less than the first Sequence it gets."""
+        last, value = channel.last_sequence, request.EventsStoreTypeValue
+        match request.EventsStoreTypeData:
+            case pb.Subscribe.StartFromFirst:
+                return 0
+            case pb.Subscribe.StartFromLast:
+                return max(0, last - 1)
+            case pb.Subscribe.StartAtSequence:
+                return min(value - 1, last)
+            case pb.Subscribe.StartAtTime:
+                since_ns = value
+            case pb.Subscribe.StartAtTimeDelta:
+                since_ns = time.time_ns() - value * _NS_PER_S
+            case _:
+                return last
+        first = await asyncio.to_thread(self._core.store.first_at, channel.stored.channel_id, since_ns)
+        return first - 1 if first else channel.last_sequence
+
+
+def received_event(sequence: int, record: Record) -> bytes:
+    """A serialized EventReceive: the stored bytes with Timestamp (5) and Sequence (6) appended."""
+    return record.data + b"\x28" + varint(record.timestamp_ns) + b"\x30" + varint(sequence)
