@@ -284,9 +284,7 @@ class Channel:
         self._tell_finished()
 
     def fail(self, error: AmqpError) -> None:
-        """Close the channel for an error; confirms of earlier publishes go first (PU-02)."""
-        if self._state is not State.OPEN:
-            return
+        """Close the open channel for an error; confirms of earlier publishes go first (PU-02)."""
         self._close = build(
             commands.Channel.Close,
             reply_code=int(error.code),
@@ -306,8 +304,6 @@ class Channel:
 
         Publishes that arrived whole and wait behind a slow operation are handed over when it ends (PU-07).
         """
-        if self._state is State.GONE:
-            return
         self._state = State.GONE
         self.is_ready = False
         self._drop_events(keep_publishes=self._waiting is not None)

@@ -9,24 +9,15 @@ the channel writes what ``take_confirms`` returns.  Source of the coalescing: ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from connector.broker.counters import Counters
     from connector.session.marks import Mark
+    from connector.session.ports import LedgerOwner
 
 #: What a publish costs in memory beside its header and body, for the marks.
 OVERHEAD_BYTES = 256
-
-
-class LedgerOwner(Protocol):
-    """Who a ledger belongs to: the channel."""
-
-    def on_confirms_ready(self) -> None:
-        """Results wait for ``take_confirms``; called once until they are taken."""
-
-    def on_publish_lost(self, reason: str) -> None:
-        """A publish without confirms was not stored: the client must be told somehow."""
 
 
 class PublishLedger:
@@ -37,20 +28,9 @@ class PublishLedger:
     """
 
     __slots__ = (
-        "_copies",
-        "_counters",
-        "_early",
-        "_idle",
-        "_in_flight",
-        "_last",
-        "_open",
-        "_owner",
-        "_refused",
-        "_sizes",
-        "_stored",
-        "confirming",
-        "retry",
-    )
+        "_copies", "_counters", "_early", "_idle", "_in_flight", "_last", "_open", "_owner", "_refused", "_sizes",
+        "_stored", "confirming", "retry",
+    )  # fmt: skip
 
     def __init__(self, owner: LedgerOwner, in_flight: Mark, counters: Counters, *, confirming: bool) -> None:
         self.confirming = confirming
@@ -96,8 +76,11 @@ class PublishLedger:
         if token == self._open:
             self._early += 1
             return
-        if self._copies and token in self._copies:
-            self._count_down(token)
+        copies = self._copies
+        if copies and token in copies:
+            copies[token] -= 1
+            if copies[token] == 1:
+                del copies[token]
             return
         self._in_flight.remove(self._sizes.pop(token))
         if self.confirming:
@@ -148,13 +131,6 @@ class PublishLedger:
         """Call back when every publish accepted so far has its result: now, or with the last of them."""
         self._idle.append(callback)
         self._check_idle()
-
-    def _count_down(self, token: int) -> None:
-        left = self._copies[token] - 1
-        if left > 1:
-            self._copies[token] = left
-        else:
-            del self._copies[token]
 
     def _finish(self, token: int) -> None:
         stored = self._stored

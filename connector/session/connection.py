@@ -344,8 +344,7 @@ class Connection:
         """basic.publish with its content."""
         channel = self._channels.get(channel_no)
         if channel is None:
-            self._on_stray(channel_no, _PUBLISH)
-            return
+            raise self._not_open(_PUBLISH)
         self._current = channel
         self.method_ids = _PUBLISH
         if self._alarms:
@@ -360,8 +359,9 @@ class Connection:
         """basic.ack."""
         channel = self._channels.get(channel_no)
         if channel is None:
-            self._on_stray(channel_no, _ACK)
-            return
+            if channel_no in self._closed_numbers:
+                return  # late, see _on_channel
+            raise self._not_open(_ACK)
         self._current = channel
         self.method_ids = _ACK
         if channel.is_ready:
@@ -393,8 +393,9 @@ class Connection:
     ) -> None:
         channel = self._channels.get(channel_no)
         if channel is None:
-            self._on_stray(channel_no, method_ids)
-            return
+            if method_ids in _SETTLEMENTS and channel_no in self._closed_numbers:
+                return  # a late settlement on a channel that was open is harmless (PC-09)
+            raise self._not_open(method_ids)
         self._current = channel
         self.method_ids = method_ids
         if channel.is_ready:
@@ -402,13 +403,11 @@ class Connection:
         else:
             channel.postpone(handler, arguments, 0)
 
-    def _on_stray(self, channel_no: int, method_ids: tuple[int, int]) -> None:
-        """A method on a channel that is not open: 504, but for a late settlement on one that was (PC-09)."""
+    def _not_open(self, method_ids: tuple[int, int]) -> AmqpError:
+        """The error for a method on a channel that is not open: 504 for the connection (PC-09)."""
         self._current = None
         self.method_ids = method_ids
-        if method_ids in _SETTLEMENTS and channel_no in self._closed_numbers:
-            return
-        raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        return AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
 
     # ------------------------------------------------------------------ frames: all other methods
 
@@ -425,7 +424,7 @@ class Connection:
         elif isinstance(method, commands.Channel.Open):
             self._open_channel(channel_no)
         else:
-            self._on_stray(channel_no, ids)
+            raise self._not_open(ids)
 
     def _open_channel(self, number: int) -> None:
         """Open a channel; the number is free, their count is limited (PC-09)."""
@@ -443,10 +442,10 @@ class Connection:
     def forget(self, channel: Channel) -> None:
         """A channel is closed on both sides: its number may be used again."""
         number = channel.number
-        if self._channels.pop(number, None) is not None:
-            self._closed_numbers.add(number)
-            self.reader.reset_channel(number)
-            self.counters.channels_closed += 1
+        del self._channels[number]
+        self._closed_numbers.add(number)
+        self.reader.reset_channel(number)
+        self.counters.channels_closed += 1
 
     def _on_connection_method(self, method: Frame) -> None:
         phase = self._phase

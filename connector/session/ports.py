@@ -97,6 +97,16 @@ class Authenticator(Protocol):
         """True when the user may log in with this password from this address."""
 
 
+class LedgerOwner(Protocol):
+    """Who a ledger belongs to: the channel."""
+
+    def on_confirms_ready(self) -> None:
+        """Results wait for ``take_confirms``; called once until they are taken."""
+
+    def on_publish_lost(self, reason: str) -> None:
+        """A publish without confirms was not stored: the client must be told somehow."""
+
+
 class Runtime(Protocol):
     """What a connection asks of whoever owns its socket.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from connector.broker.ports import TimedOut
+from connector.broker.errors import NotFound
+from connector.broker.ports import Done, TimedOut
+from connector.broker.requests import DeclaredQueue
 from connector.session.connection import Phase
 from tests.support.dialogue import Dialogue, connect, spec
 from tests.support.world import World
@@ -441,3 +443,37 @@ def test_a_hard_error_does_not_lose_what_was_in_line(world: World, client: Dialo
     world.settle()
     assert world.answer_stores() == 1
     client.expect_nothing()
+
+
+# --------------------------------------------------------------------------------------------- a broker with a bug
+def test_a_result_counts_once(world: World, client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(_request: object, _owner: object, done: Done) -> None:
+        done(DeclaredQueue("q", 0, 0))
+        done(DeclaredQueue("other", 0, 0))
+        done(ValueError())
+
+    monkeypatch.setattr(world.broker.virtual_host("/"), "declare_queue", twice)
+    client.call(1, commands.Queue.Declare, queue="q")
+    client.expect_nothing()
+    assert world.counters.internal_errors == 0
+
+
+def test_an_operation_may_raise_after_it_began(world: World, client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Done] = []
+
+    def get(_name: str, _owner: object, done: Done) -> None:
+        begun.append(done)
+        raise NotFound("no queue")
+
+    monkeypatch.setattr(world.broker.virtual_host("/"), "purge_queue", get)
+    client.send(1, commands.Queue.Purge, queue="q")
+    client.expect_close(404, "NOT_FOUND - no queue", (50, 30))
+    begun[0](5)
+    client.expect_nothing()
+
+
+def test_a_bug_in_a_slow_operation_is_541(world: World, client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.broker.virtual_host("/"), "purge_queue", lambda _name, _owner, done: done("not a number"))
+    client.send(1, commands.Queue.Purge, queue="q")
+    client.expect_connection_close(541, "INTERNAL_ERROR", (50, 30))
+    assert world.counters.internal_errors == 1
