@@ -1,6 +1,6 @@
 """One client's connection: from its bytes to its channels, and back into one output buffer.
 
-Owns the connection's life (PC-01 to PC-09, PC-21), heartbeats (PC-06), blocked (PC-19), which channel a frame belongs
+Owns the connection's life (PC-01 to PC-09, PC-21), blocked (PC-19), which channel a frame belongs
 to, and the one place where whatever went wrong becomes a close (style.md, Errors 2).  Channels do the rest.  Must not
 know sockets, tasks or how messages are routed; it is called from outside and answers through ``ports.Runtime``.
 """
@@ -27,6 +27,7 @@ from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
 from connector.session.channel import Channel
 from connector.session.consume import on_basic_ack, on_basic_get, on_basic_nack, on_basic_reject
+from connector.session.heartbeat import Heartbeat, Verdict
 from connector.session.info import ConnectionInfo
 from connector.session.marks import Mark, Pause, Reading
 from connector.session.output import Output
@@ -88,16 +89,7 @@ class Connection:
         self._clock = clock
         self._vhost: VirtualHost | None = None
         self._phase = Phase.HEADER
-        self._handshake = Handshake(
-            HandshakePolicy(
-                server_properties=policy.server_properties,
-                authenticate=self._authenticate,
-                check_vhost=self._find_vhost,
-                channel_max=policy.channel_max,
-                frame_max=policy.frame_max_bytes,
-                heartbeat_s=policy.heartbeat_s,
-            )
-        )
+        self._handshake = Handshake(self._handshake_policy())
         self._channels: dict[int, Channel] = {}
         self._closed_numbers: set[int] = set()  # channels that were open once
         self._current: Channel | None = None  # whose frame is being handled
@@ -108,9 +100,9 @@ class Connection:
         self._was_opened = False
         self._is_lost = False
         self._was_read = False
-        self._last_read = self._last_written = self._last_tick = clock()
-        self._heartbeat_s = 0
-        self._close_at: float | None = self._last_read + policy.handshake_timeout_s
+        now = clock()
+        self._heartbeat = Heartbeat(now)
+        self._close_at: float | None = now + policy.handshake_timeout_s
 
     @property
     def phase(self) -> Phase:
@@ -166,20 +158,16 @@ class Connection:
             self._abort()
         if self._phase is Phase.CLOSED:
             return
-        if self._was_read or self.reading.reasons:  # what we do not read is no silence
-            self._was_read = False
-            self._last_read = now
-        if self.output.was_written:
-            self.output.was_written = False
-            self._last_written = self._last_tick  # at the earliest
-        self._last_tick = now
-        interval = self._heartbeat_s
-        if not interval:
-            return
-        if now - self._last_read > 2 * interval:
-            self._abort()
-        elif now - self._last_written >= interval / 2:
+        verdict = self._heartbeat.look(
+            now,
+            was_read=self._was_read or bool(self.reading.reasons),  # what we do not read is no silence
+            was_written=self.output.was_written,
+        )
+        self._was_read = self.output.was_written = False
+        if verdict is Verdict.SEND:
             self.output.put(HEARTBEAT)
+        elif verdict is Verdict.DEAD:
+            self._abort()
 
     def block(self, reason: str) -> None:
         """KubeMQ cannot take more: with its next publish the connection is blocked and no longer read (PC-19)."""
@@ -311,6 +299,17 @@ class Connection:
             self._end()
         return rest
 
+    def _handshake_policy(self) -> HandshakePolicy:
+        policy = self.policy
+        return HandshakePolicy(
+            server_properties=policy.server_properties,
+            authenticate=self._authenticate,
+            check_vhost=self._find_vhost,
+            channel_max=policy.channel_max,
+            frame_max=policy.frame_max_bytes,
+            heartbeat_s=policy.heartbeat_s,
+        )
+
     def _authenticate(self, user: str, password: bytes, _mechanism: str) -> bool:
         return self.policy.authenticate(user, password, self.info.peer_host)
 
@@ -325,7 +324,7 @@ class Connection:
             self._send(reply)
         if isinstance(method, commands.Connection.TuneOk):
             self.reader.frame_max = self.frame_max = handshake.frame_max
-            self._heartbeat_s = handshake.heartbeat_s
+            self._heartbeat.interval_s = handshake.heartbeat_s
         if handshake.is_open:
             self._phase = Phase.OPEN
             self._close_at = None
