@@ -24,7 +24,7 @@ from urllib.parse import quote
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 15.0
 STOP_LIMIT_S = 15.0
-LOG_TAIL_LINES = 60
+LOG_TAIL_LINES = 30
 _POLL_S = 0.01
 
 
@@ -146,10 +146,13 @@ class ConnectorProcess:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, _, value in (li.rpartition(" ") for li in lines if not li.startswith("#"))}
 
-    def terminate(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """SIGTERM, and wait for the orderly end; returns the exit code, raises NotReady when it does not end."""
+    def begin_end(self) -> None:
+        """SIGTERM."""
+        self._running.send_signal(signal.SIGTERM)
+
+    def wait_end(self, limit_s: float = STOP_LIMIT_S) -> int:
+        """Wait for the orderly end after SIGTERM; returns the exit code, raises NotReady when it does not end."""
         process = self._running
-        process.send_signal(signal.SIGTERM)
         try:
             return process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -157,18 +160,22 @@ class ConnectorProcess:
             process.wait()
             raise NotReady(f"did not end within {limit_s:g} s of SIGTERM; its log:\n{self.log_tail()}") from None
 
+    def terminate(self) -> int:
+        """SIGTERM, and wait for the orderly end; returns the exit code."""
+        self.begin_end()
+        return self.wait_end()
+
     def kill(self) -> None:
         """SIGKILL, and wait until the connector (not its child) is gone."""
         self._running.kill()
         self._running.wait()
 
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End it with this signal and start its successor at once, on the same ports and data."""
+        """End it with SIGTERM or SIGKILL and start its successor at once, on the same ports and data."""
         if how == signal.SIGTERM:
             self.terminate()
         else:
-            self._running.send_signal(how)
-            self._running.wait()
+            self.kill()
         self.start()
 
     def stop(self) -> None:
@@ -214,10 +221,10 @@ class ConnectorProcess:
         return found[-1]
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
