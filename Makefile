@@ -13,7 +13,7 @@ CONFORMANCE ?= ../shared/conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup fmt lint types arch test check contract clients property conformance run gen build lock clean
+.PHONY: help setup fmt lint types arch test check contract clients property conformance run demo gen build lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -66,6 +66,9 @@ conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a f
 
 run: $(STAMP) ## set up if need be, then serve (ARGS="--port 5673" passes flags)
 	$(BIN)/kubemq-amqp serve $(ARGS)
+
+demo: $(STAMP) ## the work-queue example, a worker killed in the middle (ARGS="--kubemq-address HOST:PORT" for a real KubeMQ)
+	$(BIN)/python tools/demo.py $(ARGS)
 
 gen: $(STAMP) ## write what is generated: the table of docs/configuration.md
 	$(BIN)/python tools/write_configuration.py

@@ -98,8 +98,13 @@ def test_unacknowledged_messages_of_a_stopped_connector_come_back_flagged(
     assert connector.wait_end() == 0
     connector.start()
     received = traffic.drain(connector.url, queue, 300)
-    assert [one.body for one in received if one.is_redelivered] == numbered(100)
-    assert [one.body for one in received if not one.is_redelivered] == numbered(200, 100)
+    bodies = [one.body for one in received]
+    assert [body for body in bodies if int(body) < 100] == numbered(100)
+    assert [body for body in bodies if int(body) >= 100] == numbered(200, 100)
+    flagged = {one.body for one in received if one.is_redelivered}
+    assert flagged >= set(numbered(100))
+    if connector.is_embedded:  # a real server may have handed out more, to nobody
+        assert flagged == set(numbered(100))
     traffic.delete(connector.url, queue)
 
 
