@@ -154,8 +154,8 @@ class App:
         client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
         store = KubeMQStore(client, on_repeat=watch_repeated)
         await self._connect(store, address)
-        tasks.keep("ping", lambda: self._ping(store))
         hub = self._hub = self._make_hub(store, client, tasks)
+        tasks.keep("ping", lambda: self._ping(store, hub))
         hub.start()
         await hub.sync.loaded.wait()
         await self._count(hub)
@@ -218,13 +218,16 @@ class App:
                 self._pinged_at = time.monotonic()
                 return
 
-    async def _ping(self, store: KubeMQStore) -> None:
+    async def _ping(self, store: KubeMQStore, hub: Hub) -> None:
         while True:
             try:
                 await store.ping()
                 self._pinged_at = time.monotonic()
+                hub.on_ping(has_answered=True)
             except StoreError as error:
                 log.warning("KubeMQ does not answer", error=str(error))
+                hub.on_ping(has_answered=False)
+            hub.settle()
             await asyncio.sleep(PING_S)
 
     def _policy(self) -> SessionPolicy:

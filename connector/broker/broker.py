@@ -92,9 +92,10 @@ class Broker(Observer):
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._by_reported_name: dict[str, list[StoredQueue]] = {}
-        self.vhosts = {
-            name: VirtualHost(name, self) for name in {DEFAULT_VHOST, *map(names.vhost_label, settings.vhosts)}
-        }
+        #: by the label of ``mapping.names``: "/", "" and "default" are one
+        self.vhosts: dict[str, VirtualHost] = {}
+        for name in (DEFAULT_VHOST, *settings.vhosts):
+            self._vhost(name)
 
     def virtual_host(self, name: str) -> VirtualHost:
         """The virtual host a client names; "/", "" and the default's own name are the same (PC-07)."""
@@ -132,7 +133,7 @@ class Broker(Observer):
 
     def on_unused(self, queue: Queue) -> None:
         """An auto-delete queue lost its last consumer."""
-        self.vhosts[queue.record.vhost].on_unused(queue)
+        self._vhost(queue.record.vhost).on_unused(queue)
 
     # ------------------------------------------------------------------ counting
 
@@ -307,7 +308,8 @@ class Broker(Observer):
         self._vhost(vhost).on_unbound(key)
 
     def _vhost(self, name: str) -> VirtualHost:
-        vhost = self.vhosts.get(name)
+        label = names.vhost_label(name)
+        vhost = self.vhosts.get(label)
         if vhost is None:
-            vhost = self.vhosts[name] = VirtualHost(name, self)
+            vhost = self.vhosts[label] = VirtualHost(DEFAULT_VHOST if label == DEFAULT_VHOST else name, self)
         return vhost

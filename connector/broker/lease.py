@@ -7,8 +7,9 @@ Owns the one open KubeMQ transaction of a channel and everything read from it th
 
 and beside it ``sent``: acknowledged in a request whose success is not proven yet (acks are silent).  A transaction
 may end at any moment; whatever was not acknowledged comes back first, in order, as the same message, and is
-re-linked here.  The rules are design.md section 3, points 1 to 10; points 11 to 13 (foreign subscribers, recovery
-by generation) have no transitions yet.
+re-linked here.  What does not come back has left the queue; a client may still have it (``orphans``), or its copy is
+still being stored (``departed``): should it return after all, it is known.  The rules are design.md section 3, points
+1 to 10; points 11 to 13 (foreign subscribers, recovery by generation) have no transitions yet.
 
 Knows no gRPC, no task and no consumer: the reader (``runtime/queue_reader.py``) asks ``next_step``, performs it and
 reports back.  Acks, requeues, credit and purges only change data and are legal in every state; what the reader
@@ -22,6 +23,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from connector.broker.acknowledged import Acknowledged, Repeated
+from connector.broker.backlog import NEVER, Backlog, Snapshot
+from connector.broker.proofs import Proofs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,15 +102,6 @@ class Step(NamedTuple):
 WAIT = Step(StepKind.WAIT)
 
 
-class Snapshot(NamedTuple):
-    """Where the counters stood when a QueuesInfo call began."""
-
-    stored: int
-    read: int
-    confirmed: int
-    quiet: bool
-
-
 class Lease:
     """One queue's reading; counts are in messages, times in monotonic seconds.
 
@@ -123,29 +117,27 @@ class Lease:
         self.held: dict[int, Message] = {}
         self.moving: dict[int, Message] = {}
         self.settled: dict[int, Message] = {}
-        self.orphans: dict[int, Message] = {}
-        self.sent: list[tuple[int, int, dict[int, Message]]] = []
-        self.backlog = 0
-        self.pending_count = 0
-        self.known_at = float("-inf")
+        self.orphans: dict[tuple[int, str], Message] = {}
+        self.departed: dict[tuple[int, str], Message] = {}
+        self.counts = Backlog()
         self.redelivered_upto = 0
         self.highest_delivered = 0
-        self.purge_left = 0
         self.repeated = Repeated()
         self.get_count = self.reread_count = self.short_count = 0
         self._acknowledged = Acknowledged()
-        self._stored_count = self._read_count = self._confirmed_count = 0
+        self._proofs = Proofs()
+        self._unseen: set[int] = set()
         self._mine_bytes = 0
         self._average_bytes = 256.0
         self._new_cap = MAX_NEW
-        self._settled_at = self._sent_at = 0.0
+        self._settled_at = 0.0
         self._returning_at: float | None = None
         self._next_refill_at = self._recover_at = self._get_started = 0.0
         self._back_off_s = BACK_OFF_S
-        self._asked = self._relinking = 0
+        self._asked = self._relinking = self._linked_upto = 0
+        self._everything: int | None = None
+        self._is_counted = True
         self._stream_bytes = self._stream_gets = 0
-        self._batch_no = 0
-        self._flush_waiters: list[tuple[int, Callable[[], None]]] = []
         self._purge_waiters: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ what consumers and clients do
@@ -158,7 +150,17 @@ class Lease:
     @property
     def ready_count(self) -> int:
         """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
-        return len(self.ready) + self.backlog
+        return len(self.ready) + self.counts.count
+
+    @property
+    def backlog(self) -> int:
+        """Messages known to be stored and not read yet."""
+        return self.counts.count
+
+    @property
+    def sent(self) -> list[tuple[int, int, dict[int, Message]]]:
+        """What was acknowledged without proof so far (see ``Proofs``)."""
+        return self._proofs.sent
 
     @property
     def is_at_rest(self) -> bool:
@@ -172,6 +174,8 @@ class Lease:
         self.held[sequence] = message
         if sequence > self.highest_delivered:
             self.highest_delivered = sequence
+        if self._unseen:
+            self._unseen.discard(sequence)
         return message
 
     def settle(self, message: Message) -> None:
@@ -180,8 +184,8 @@ class Lease:
         if self.held.get(sequence) is message:
             del self.held[sequence]
             self._add_settled(sequence, message)
-        elif self.orphans.get(sequence) is message:
-            del self.orphans[sequence]
+        elif self._leaves(self.orphans, message):
+            self._acknowledged.add(sequence, message.message_id)
 
     def start_move(self, message: Message) -> bool:
         """A copy of this message is about to be stored; False when it was settled already."""
@@ -190,8 +194,8 @@ class Lease:
             del self.held[sequence]
             self.moving[sequence] = message
             return True
-        if self.orphans.get(sequence) is message:
-            del self.orphans[sequence]
+        if self._leaves(self.orphans, message):
+            self.departed[sequence, message.message_id] = message
             return True
         return False
 
@@ -201,13 +205,19 @@ class Lease:
         if self.moving.get(sequence) is message:
             del self.moving[sequence]
             self._add_settled(sequence, message)
+        elif self._leaves(self.departed, message):
+            self._acknowledged.add(sequence, message.message_id)
 
     def give_back(self, message: Message) -> None:
         """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
         sequence = message.sequence
         if self.held.get(sequence) is message:
             del self.held[sequence]
+            if not message.redelivered:
+                self._unseen.add(sequence)
             self._insert_ready(message)
+        else:
+            self._leaves(self.orphans, message)
 
     def purge(self, done: Callable[[], None]) -> None:
         """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
@@ -217,7 +227,8 @@ class Lease:
         for message in self.ready:
             self._add_settled(message.sequence, message)
         self.ready.clear()
-        self.purge_left = self.backlog
+        self._unseen.clear()
+        self.counts.start_purge()
         self._purge_waiters.append(done)
         self._check_purged()
 
@@ -228,19 +239,25 @@ class Lease:
                 self._add_settled(sequence, message)
             pile.clear()
         self.orphans.clear()
+        self.departed.clear()
 
     def when_flushed(self, done: Callable[[], None]) -> None:
         """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
-        if not self.settled and not self.sent:
-            done()
-            return
-        self._flush_waiters.append((self._batch_no if self.settled else self._batch_no - 1, done))
+        self._proofs.wait(done, bool(self.settled))
 
     def _check_purged(self) -> None:
-        if self.purge_left == 0 and self._purge_waiters:
+        if self.counts.purge_left == 0 and self._purge_waiters:
             waiters, self._purge_waiters = self._purge_waiters, []
             for done in waiters:
                 self.when_flushed(done)
+
+    def _leaves(self, pile: dict[tuple[int, str], Message], message: Message) -> bool:
+        """Take the message out of ``orphans`` or ``departed``; False when it is not there."""
+        key = (message.sequence, message.message_id)
+        if pile.get(key) is not message:
+            return False
+        del pile[key]
+        return True
 
     def _insert_ready(self, message: Message) -> None:
         ready, sequence = self.ready, message.sequence
@@ -259,31 +276,23 @@ class Lease:
 
     # ------------------------------------------------------------------ the known backlog
 
-    def on_stored(self, count: int) -> None:
-        """This connector stored ``count`` more messages in the channel."""
-        self._stored_count += count
-        self.backlog += count
-
     def begin_snapshot(self) -> Snapshot:
         """Note the counters at the start of a QueuesInfo call."""
-        return Snapshot(self._stored_count, self._read_count, self._confirmed_count, self._is_quiet())
+        return self.counts.begin_snapshot(self._is_quiet())
 
-    def on_snapshot(self, waiting: int, began: Snapshot) -> None:
+    def on_snapshot(self, waiting: int, began: Snapshot, last_sequence: int | None = None) -> None:
         """QueuesInfo says ``waiting`` messages are stored and unacknowledged (point 2).
 
-        That may always raise the backlog, by what is certainly neither in hand nor still to be reported stored; it
-        lowers it only when nothing moved during the call.
+        ``last_sequence`` is None where several channels are reported under one name.
         """
-        in_sent = sum(len(batch) for _, _, batch in self.sent)
-        acknowledged = self._confirmed_count - began.confirmed
-        unread = waiting - self.mine_count - in_sent - acknowledged - self.pending_count
-        unmoved = began == (self._stored_count, self._read_count, self._confirmed_count, self._is_quiet())
-        if unread > self.backlog or (began.quiet and unmoved):
-            self.backlog = max(0, unread)
-        if self.purge_left > self.backlog:
-            self.purge_left = self.backlog
-            self._check_purged()
-        self.known_at = self._now()
+        counts = self.counts
+        if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
+            counts.highest_read = self.highest_delivered = self.redelivered_upto = 0
+            self._unseen.clear()
+        in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
+        counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
+        counts.known_at = self._now()
+        self._check_purged()
 
     def on_first_sight(self, first_sequence: int, last_sequence: int, delivered: int, subscribers: int) -> None:
         """What an earlier life may have handed out comes with redelivered=true (point 10)."""
@@ -293,7 +302,7 @@ class Lease:
         self.redelivered_upto = max(self.redelivered_upto, last_sequence if subscribers > 1 else upto)
 
     def _is_quiet(self) -> bool:
-        return not (self.sent or self.settled or self.pending_count or self.state is State.GETTING)
+        return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)
 
     # ------------------------------------------------------------------ what to do next
 
@@ -303,29 +312,34 @@ class Lease:
 
     def wants_reader(self) -> bool:
         """True while a reader has something to do now or later (else it may end, and its stream with it)."""
-        if self.state is not State.IDLE or self.sent or self._flush_waiters or self.settled:
+        if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
-        return self.backlog > 0 and self._wanted() > 0
+        return self.counts.count > 0 and self._wanted() > 0
 
     def _wanted(self) -> int:
-        return self.purge_left + self._credit()
+        return self.counts.purge_left + self._credit()
 
     def _fits(self) -> bool:
-        return self.mine_count == 0 or self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
+        if self.mine_count == 0:
+            return True
+        return self._new_cap > 0 and self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
 
     def _choose_idle(self) -> Step:
-        if self.backlog > 0 and self._wanted() > 0:
+        counts = self.counts
+        if self.mine_count:
             return Step(StepKind.REFILL)
-        if self._flush_waiters:
+        if counts.count > 0 and self._wanted() > 0:  # never read what was not counted: point 10 needs it
+            return Step(StepKind.REFILL if counts.known_at > NEVER else StepKind.RECOVER)
+        if self._proofs.has_waiters:
             return Step(StepKind.BARRIER)
         if self.sent:
-            due = self._sent_at + ACK_DELAY_S
+            due = self._proofs.sent_at + ACK_DELAY_S
             return Step(StepKind.BARRIER) if self._now() >= due else Step(StepKind.WAIT, due)
         return WAIT
 
     def _choose_open(self) -> Step:
         still = bool(self.held or self.moving)
-        wanted = self.backlog > 0 and not self.ready and self._wanted() > 0
+        wanted = self.counts.count > 0 and not self.ready and self._wanted() > 0
         if not still and not self.ready:
             if wanted:
                 return Step(StepKind.REFILL)
@@ -335,7 +349,7 @@ class Lease:
         if wanted and self._fits():
             due.append(self._next_refill_at if still else now)
         if self.settled:
-            patience = 0.0 if self._flush_waiters else ACK_DELAY_S
+            patience = 0.0 if self._proofs.has_waiters else ACK_DELAY_S
             due.append(max(self._settled_at + patience, self._next_refill_at))
         if due and min(due) <= now:
             return Step(StepKind.REFILL)
@@ -364,42 +378,64 @@ class Lease:
     # ------------------------------------------------------------------ performing a step
 
     def acks_due(self) -> list[int]:
-        """The Sequences to acknowledge now, ascending."""
-        return sorted(self.settled)
+        """The Sequences to acknowledge now, ascending: all that is settled and part of the present answer."""
+        due = sorted(self.settled)
+        while due and due[-1] > self._linked_upto:
+            del due[-1]
+        self._proofs.gather(len(due) == len(self.settled))
+        return due
 
     def acks_sent(self, token: int, sequences: Iterable[int]) -> None:
         """AckRange of these was written under ``token``."""
         settled = self.settled
         batch = {sequence: settled.pop(sequence) for sequence in sequences if sequence in settled}
-        self.sent.append((token, self._batch_no, batch))
-        self._batch_no += 1
-        self._sent_at = self._settled_at = self._now()
+        self._settled_at = self._now()
+        self._proofs.add(token, batch, self._settled_at)
 
-    def is_complete(self) -> bool:
-        """True when the last AckRange left nothing of the transaction: it has closed itself."""
-        return not self.transaction_id or self.mine_count == 0
+    @property
+    def needs_close(self) -> bool:
+        """False when the AckRange just written was of all there is: it has closed the transaction.
+
+        After a short answer the transaction may hold what was never seen.
+        """
+        return self.mine_count > 0 or self.state is State.RECOVERING
 
     def get_size(self) -> int:
         """MaxItems of the Get to be written now: all that is mine and what is new; 0 when there is nothing."""
         self._relinking = mine = self.mine_count
+        self._everything = None
         new = 0
         wanted = self._wanted()
-        if self.backlog > 0 and wanted > 0 and not self.ready:
+        if self.counts.count > 0 and wanted > 0 and not self.ready:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
-            new = min(self.backlog, max(wanted, mine // 2), self._new_cap, room)
+            new = min(self.counts.count, max(wanted, mine // 2), self._new_cap, room)
             if mine == 0:
                 new = max(new, 1)
         self._asked = mine + max(new, 0)
         self._get_started = self._now()
         return self._asked
 
+    def rest_size(self) -> int:
+        """As ``get_size`` after FINISH or CLOSE: 0, unless something was handed out meanwhile and is to be re-linked."""
+        return self.get_size() if self.held or self.moving or self.settled else 0
+
     def recover_size(self, waiting: int | None) -> int:
-        """As ``get_size``, but never more than the ``waiting`` messages that are there (None: not known)."""
+        """As ``get_size``, but never more than the ``waiting`` messages that are there.
+
+        An answer with all of them shows what of mine has left the queue; where ``waiting`` is not known (None), a
+        short one does.
+        """
         if waiting == 0:
             self._forget(set(), None)
         size = self.get_size()
-        if waiting is not None and waiting < size:
-            size = self._asked = waiting
+        self._is_counted = waiting is not None
+        if waiting is None:
+            self.counts.limit_purge()
+            self._check_purged()
+            self._everything = -1
+        else:
+            size = self._asked = min(size, waiting)
+            self._everything = waiting
         return size
 
     @property
@@ -418,38 +454,43 @@ class Lease:
             action(self)
 
     def on_too_much(self) -> None:
-        """The answer was larger than one gRPC message may be: ask for half as many new ones after the recovery."""
-        self._new_cap = max(1, (self._asked - self._relinking) // 2)
+        """The answer was larger than one gRPC message may be: ask for half as many new ones after the recovery.
+
+        When even one was too many, there is no refill before something is acknowledged (point 3).
+        """
+        self._new_cap = max(0, self._asked - self._relinking) // 2
         self.on_event(Event.LOST)
 
     def on_proof(self, failed: Iterable[int]) -> bool:
-        """A later request has answered: every sent AckRange not in ``failed`` has arrived; False if any failed."""
-        sent, self.sent = self.sent, []
-        refused = set(failed)
-        ok = True
-        for token, _, batch in sent:
-            if token in refused:
-                ok = False
-                for sequence, message in batch.items():
-                    self._add_settled(sequence, message)
-            else:
-                self._confirm(batch)
-        self._run_flush_waiters()
-        return ok
+        """A later request has answered: every sent AckRange not named in ``failed`` has arrived; False if any failed."""
+        arrived, refused = self._proofs.resolve(failed)
+        for batch in arrived:
+            self._confirm(batch)
+        self._settle_again(refused)
+        self._proofs.release(bool(self.settled))
+        return not refused
 
-    def on_answer(self, answer: Answer) -> None:
-        """The Get has answered: re-link what is mine, queue what is new, note what has left the queue."""
+    def on_answer(self, answer: Answer) -> bool:
+        """The Get has answered: re-link what is mine, queue what is new, note what has left the queue.
+
+        False when an earlier acknowledgement was refused: the stream is to be dropped, as it may hold what was thought
+        acknowledged.
+        """
         now = self._now()
         messages = answer.messages
         self.get_count += 1
         self._stream_gets += 1
         self.transaction_id = answer.transaction_id
-        self.on_proof(answer.failed_acks)
+        is_proven = self.on_proof(answer.failed_acks)
         if self._relinking:
             self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))
         self._sort_out(messages)
-        self.on_event(Event.FULL if len(messages) >= self._asked else Event.SHORT)
+        if is_proven and self.mine_count > len(messages):
+            self._forget_missing(messages)
+        is_full = len(messages) >= self._asked and self.mine_count == len(messages)
+        self.on_event(Event.FULL if is_full else Event.SHORT)
         self._check_purged()
+        return is_proven
 
     # ------------------------------------------------------------------ inside
 
@@ -468,29 +509,30 @@ class Lease:
             if mine is not None:
                 self._displace(sequence, mine)
             fresh += self._take_in(sequence, message)
-        self.backlog = max(0, self.backlog - fresh)
-        self._read_count += fresh
+        self._linked_upto = messages[-1].sequence if messages else 0
+        if self._linked_upto > self.counts.highest_read:
+            self.counts.highest_read = self._linked_upto
+        self.counts.on_read(fresh)
         self.reread_count += relinked
         self._stream_bytes += size
         if fresh:
             self._average_bytes = max(1.0, 0.7 * self._average_bytes + 0.3 * size / len(messages))
-        if relinked < self._relinking and messages:
-            self._forget({message.sequence for message in messages}, messages[-1].sequence)
 
     def _take_in(self, sequence: int, message: Message) -> bool:
-        """A message that is not mine yet: acknowledged before, a second copy, purged, or new; True when unread."""
+        """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
         self._mine_bytes += _cost(message)
+        is_purged = self.counts.takes(sequence)
         if self._acknowledged.knows(sequence, message.message_id):
             self._add_settled(sequence, message)
-            return False
-        if self.purge_left > 0:
-            self.purge_left -= 1
+            return self._is_counted
+        if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
+            return self._is_counted
+        if self.repeated.is_second(sequence, message.message_id) or is_purged:
             self._add_settled(sequence, message)
             return True
-        if self.repeated.is_second(sequence, message.message_id):
-            self._add_settled(sequence, message)
-            return True
-        if sequence <= self.redelivered_upto or sequence <= self.highest_delivered:
+        if sequence <= self.redelivered_upto or (
+            sequence <= self.highest_delivered and sequence not in self._unseen
+        ):
             message.redelivered = True
         if self.ready and sequence < self.ready[-1].sequence:
             self._insert_ready(message)
@@ -498,35 +540,67 @@ class Lease:
             self.ready.append(message)
         return True
 
+    def _is_back(self, sequence: int, message_id: str) -> bool:
+        """Re-link what was thought to have left the queue."""
+        for gone, pile in ((self.orphans, self.held), (self.departed, self.moving)):
+            message = gone.pop((sequence, message_id), None)
+            if message is not None:
+                pile[sequence] = message
+                return True
+        return False
+
     def _displace(self, sequence: int, message: Message) -> None:
         """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
         self._mine_bytes -= _cost(message)
-        if self.held.pop(sequence, None) is not None:
-            self.orphans[sequence] = message
-        self.moving.pop(sequence, None)
+        self._depart(sequence)
         self.settled.pop(sequence, None)
         if message in self.ready:
             self.ready.remove(message)
+
+    def _depart(self, sequence: int) -> bool:
+        """What is held or moving has left the queue; False when it is neither."""
+        for pile, gone in ((self.held, self.orphans), (self.moving, self.departed)):
+            message = pile.pop(sequence, None)
+            if message is not None:
+                gone[sequence, message.message_id] = message
+                return True
+        return False
+
+    def _forget_missing(self, messages: list[Message]) -> None:
+        """Some of mine is not in the answer: what lies below its highest Sequence has left the queue (point 4).
+
+        All of it has when the answer has everything that is there.
+        """
+        there = {message.sequence for message in messages}
+        if self._everything == -1:
+            is_everything = len(messages) < self._asked
+        else:
+            is_everything = self._everything is not None and len(messages) >= self._everything
+        if is_everything or messages:
+            self._forget(there, None if is_everything else self._linked_upto)
 
     def _forget(self, there: set[int], highest: int | None) -> None:
         """What of mine lies at or below ``highest`` (None: anywhere) and is not ``there`` has left the queue.
 
         Its acknowledgement is done, its requeue still stores the copy (point 4).
         """
+        counts = self.counts
         for pile in (self.held, self.moving, self.settled):
             for sequence in [s for s in pile if s not in there and (highest is None or s <= highest)]:
-                message = pile.pop(sequence)
-                if pile is self.held:
-                    self.orphans[sequence] = message
+                message = pile[sequence]
+                if self._depart(sequence):
                     self._mine_bytes -= _cost(message)
+                    counts.confirmed_count += 1
                 else:
+                    del pile[sequence]
                     self._confirm({sequence: message})
         for message in [
             m for m in self.ready if m.sequence not in there and (highest is None or m.sequence <= highest)
         ]:
             self.ready.remove(message)
             self._mine_bytes -= _cost(message)
-        self._run_flush_waiters()
+            counts.confirmed_count += 1
+        self._proofs.release(bool(self.settled))
 
     def _confirm(self, batch: dict[int, Message]) -> None:
         """These acknowledgements have arrived."""
@@ -534,19 +608,17 @@ class Lease:
         for sequence, message in batch.items():
             self._mine_bytes -= _cost(message)
             add(sequence, message.message_id)
-        self._confirmed_count += len(batch)
+        self.counts.confirmed_count += len(batch)
+        if self._new_cap == 0:
+            self._new_cap = 1
 
-    def _run_flush_waiters(self) -> None:
-        if not self._flush_waiters:
-            return
-        numbers = [number for _, number, _ in self.sent]
-        if self.settled:
-            numbers.append(self._batch_no)
-        first = min(numbers, default=self._batch_no + 1)
-        due = [done for number, done in self._flush_waiters if number < first]
-        self._flush_waiters = [waiter for waiter in self._flush_waiters if waiter[0] >= first]
-        for done in due:
-            done()
+    def _settle_again(self, batches: list[dict[int, Message]]) -> None:
+        """These acknowledgements did not arrive, or not provably: they are given again."""
+        for batch in batches:
+            for sequence, message in batch.items():
+                self._add_settled(sequence, message)
+        if batches:
+            self._proofs.postpone()
 
     # ------------------------------------------------------------------ actions of the table
 
@@ -554,7 +626,7 @@ class Lease:
         """At rest: what was read ahead is unread again."""
         self.transaction_id = ""
         self._returning_at = None
-        self.backlog += len(self.ready)
+        self.counts.count += len(self.ready)
         self._mine_bytes -= sum(map(_cost, self.ready))
         self.ready.clear()
 
@@ -568,16 +640,16 @@ class Lease:
     def _note_short(self) -> None:
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
-        self.backlog = 0
+        self.counts.count = 0
         self._back_off()
 
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self.transaction_id = ""
-        sent, self.sent = self.sent, []
-        for _, _, batch in sent:
-            for sequence, message in batch.items():
-                self._add_settled(sequence, message)
+        sent = [batch for _, _, batch in self.sent]
+        self.sent.clear()
+        self._settle_again(sent)
+        self._proofs.postpone()
         self._back_off()
 
     def _back_off(self) -> None:

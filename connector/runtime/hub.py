@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 #: Why publishers are blocked.
 CONGESTED = "messages wait to be stored in KubeMQ"
+UNREACHABLE = "KubeMQ does not answer"
 #: Coarse timer: heartbeats, deadlines.
 TICK_S = 0.25
 
@@ -60,11 +61,13 @@ class Hub:
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
-        self._is_congested = False
+        self._alarms: set[str] = set()
+        self._is_reachable = True
         self.counts = Counts(store, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
         self.writers = [
-            QueueWriter(outbox, store, counters, self.settle, publish_deadline_s) for outbox in self.broker.outboxes
+            QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s)
+            for outbox in self.broker.outboxes
         ]
 
     def start(self) -> None:
@@ -120,25 +123,46 @@ class Hub:
     def add_connection(self, connection: Connection) -> None:
         """A client has connected."""
         self.connections.add(connection)
-        if self._is_congested:
-            connection.block(CONGESTED)
+        for reason in self._alarms:
+            connection.block(reason)
+
+    def set_alarm(self, reason: str, *, is_on: bool) -> None:
+        """Block publishers, or let them go on when this was the last reason (PC-19)."""
+        if is_on == (reason in self._alarms):
+            return
+        if is_on:
+            self._alarms.add(reason)
+            log.warning("publishers blocked", reason=reason)
+        else:
+            self._alarms.discard(reason)
+            log.info("publishers unblocked", reason=reason)
+        for connection in list(self.connections):
+            if is_on:
+                connection.block(reason)
+            else:
+                connection.unblock(reason)
 
     def _check_congestion(self) -> None:
-        """Outboxes over a high mark block publishers; under half of it they go on (PU-09, PC-19)."""
+        """Outboxes over a high mark block publishers; under half of it they go on (PU-09)."""
         outboxes = self.broker.outboxes
         size = sum([outbox.size_bytes for outbox in outboxes])
         count = sum([len(outbox) for outbox in outboxes])
         high_bytes, high_count = self._outbox_high
-        if not self._is_congested and (size > high_bytes or count > high_count):
-            self._is_congested = True
-            log.warning("publishers blocked", outbox_bytes=size, outbox_count=count)
-            for connection in list(self.connections):
-                connection.block(CONGESTED)
-        elif self._is_congested and size <= high_bytes // 2 and count <= high_count // 2:
-            self._is_congested = False
-            log.info("publishers unblocked")
-            for connection in list(self.connections):
-                connection.unblock(CONGESTED)
+        if CONGESTED in self._alarms:
+            if size <= high_bytes // 2 and count <= high_count // 2:
+                self.set_alarm(CONGESTED, is_on=False)
+        elif size > high_bytes or count > high_count:
+            self.set_alarm(CONGESTED, is_on=True)
+
+    def on_ping(self, *, has_answered: bool) -> None:
+        """KubeMQ has answered a Ping, or has not."""
+        self._is_reachable = has_answered
+        self.check_link()
+
+    def check_link(self) -> None:
+        """Publishers wait while KubeMQ does not answer (HA-07)."""
+        is_down = not self._is_reachable or any(writer.is_failing for writer in self.writers)
+        self.set_alarm(UNREACHABLE, is_on=is_down)
 
     # ------------------------------------------------------------------ batches
 

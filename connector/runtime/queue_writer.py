@@ -37,18 +37,25 @@ class QueueWriter:
         store: QueueStore,
         counters: Counters,
         settle: Callable[[], None],
+        on_link: Callable[[], None],
         deadline_s: float,
     ) -> None:
         self._outbox = outbox
         self._store = store
         self._counters = counters
         self._settle = settle
+        self._on_link = on_link
         self._wake = asyncio.Event()
         self._lane: StoreLane | None = None
         self._pause_s = MIN_PAUSE_S
         self._deadline_s = deadline_s
         self._failing_since: float | None = None
         self.is_busy = False
+
+    @property
+    def is_failing(self) -> bool:
+        """True since the last batch could not be sent."""
+        return self._failing_since is not None
 
     def wake(self) -> None:
         """The outbox is no longer empty."""
@@ -89,7 +96,9 @@ class QueueWriter:
             self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
         else:
             self._pause_s = MIN_PAUSE_S
-            self._failing_since = None
+            if self._failing_since is not None:
+                self._failing_since = None
+                self._on_link()
             on_results(batch, errors)
 
     def _check_deadline(self) -> None:
@@ -97,6 +106,7 @@ class QueueWriter:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
+            self._on_link()
         elif now - self._failing_since >= self._deadline_s:
             count = len(self._outbox)
             for _ in range(count):

@@ -1,0 +1,106 @@
+"""The known backlog of one KubeMQ channel: how much is stored there and not read yet, and the purge of it.
+
+Owns the counters of what this connector has stored, read and acknowledged, their correction by QueuesInfo, and how
+much of the backlog a purge still takes.  Knows no transaction: the lease says what is in its hands.  Rules: design.md
+section 3, points 2 and 9.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NEVER = float("-inf")
+#: A purge without a known last Sequence takes by count alone.
+UNBOUNDED = 1 << 63
+
+
+class Snapshot(NamedTuple):
+    """Where the counters stood when a QueuesInfo call began; ``highest`` is the highest Sequence read so far."""
+
+    stored: int
+    read: int
+    confirmed: int
+    quiet: bool
+    highest: int
+
+
+class Backlog:
+    """Counts are in messages; ``known_at`` is the second of the last QueuesInfo answer.
+
+    ``count`` is exact for what we store ourselves; ``pending_count`` is what is on its way to KubeMQ.
+    """
+
+    __slots__ = (
+        "_last_sequence",
+        "_last_stored",
+        "confirmed_count",
+        "count",
+        "highest_read",
+        "known_at",
+        "pending_count",
+        "purge_left",
+        "purge_upto",
+        "read_count",
+        "stored_count",
+    )
+
+    def __init__(self) -> None:
+        self.count = self.pending_count = 0
+        self.known_at = NEVER
+        self.stored_count = self.read_count = self.confirmed_count = 0
+        self.highest_read = 0
+        self.purge_left = self.purge_upto = 0
+        self._last_sequence: int | None = None
+        self._last_stored = 0
+
+    def begin_snapshot(self, is_quiet: bool) -> Snapshot:
+        """Note the counters: a QueuesInfo call begins, or has answered."""
+        return Snapshot(self.stored_count, self.read_count, self.confirmed_count, is_quiet, self.highest_read)
+
+    def correct(
+        self, waiting: int, last_sequence: int | None, mine_count: int, began: Snapshot, is_quiet: bool
+    ) -> None:
+        """QueuesInfo says ``waiting`` messages are stored and unacknowledged; ``mine_count`` of them are in hand.
+
+        That may always raise the count, by what is certainly neither in hand nor still to be reported stored; it
+        lowers it only when nothing moved during the call.  ``last_sequence`` is None where several channels are
+        reported under one name.
+        """
+        unread = waiting - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
+        if unread > self.count or (began.quiet and began == self.begin_snapshot(is_quiet)):
+            self.count = max(0, unread)
+        self._last_sequence = last_sequence
+        self._last_stored = began.stored
+        self.limit_purge()
+
+    def on_read(self, count: int) -> None:
+        """So many unread messages were read."""
+        self.read_count += count
+        self.count = max(0, self.count - count)
+
+    # ------------------------------------------------------------------ purge
+
+    def start_purge(self) -> None:
+        """Everything that is unread now is to go, and nothing that is stored later.
+
+        Sequences are dense, so what KubeMQ said last and what we have stored since bound it: an overcount takes
+        nothing that came after.
+        """
+        self.purge_left = self.count
+        known = self._last_sequence
+        self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
+
+    def takes(self, sequence: int) -> bool:
+        """Whether the purge takes the next unread message; what is read counts, whatever becomes of it."""
+        if self.purge_left <= 0:
+            return False
+        if sequence > self.purge_upto:
+            self.purge_left = 0
+            return False
+        self.purge_left -= 1
+        return True
+
+    def limit_purge(self) -> None:
+        """There is no more to purge than there is."""
+        if self.purge_left > self.count:
+            self.purge_left = self.count
