@@ -110,6 +110,11 @@ class Connection:
         return self._phase
 
     @property
+    def is_over(self) -> bool:
+        """True when nothing of it is left but the last words on the socket."""
+        return self._phase in {Phase.CLOSING, Phase.CLOSED}
+
+    @property
     def channel_count(self) -> int:
         """Open channels."""
         return len(self._channels)
@@ -217,7 +222,7 @@ class Connection:
         amqp_error = to_amqp_error(error, *self.method_ids)
         if is_bug(error):
             self.counters.internal_errors += 1
-        elif self._phase in {Phase.CLOSING, Phase.CLOSED}:
+        elif self.is_over:
             return
         if channel is not None and not amqp_error.is_hard:
             self._runtime.on_error(self, channel.number, amqp_error, error)
@@ -242,7 +247,7 @@ class Connection:
 
     def _close_with(self, error: AmqpError) -> None:
         """Send connection.close; from then on only close and close-ok count (PC-08)."""
-        if self._phase in {Phase.CLOSING, Phase.CLOSED}:
+        if self.is_over:
             return
         self._phase = Phase.CLOSING
         self._close_at = self._clock() + self.policy.closing_timeout_s

@@ -115,7 +115,11 @@ def on_queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
                 )
             )
 
-    channel.vhost.declare_queue(request, channel.connection, channel.wait(reply))
+    def orphan(_queue: DeclaredQueue) -> None:
+        if channel.connection.is_over:  # an exclusive queue must not outlive its connection (QU-05)
+            channel.vhost.on_owner_gone(channel.connection)
+
+    channel.vhost.declare_queue(request, channel.connection, channel.wait(reply, orphan))
 
 
 def on_queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:

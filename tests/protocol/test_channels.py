@@ -435,6 +435,24 @@ def test_publishes_that_arrived_whole_are_stored_after_a_loss(world: World) -> N
     assert client.connection.in_flight.size == 0
 
 
+@pytest.mark.parametrize("ending", ["lost", "failed"])
+def test_an_exclusive_queue_that_is_made_too_late_does_not_stay(world: World, ending: str) -> None:
+    client, other = connect(world), connect(world)
+    queues = world.broker.virtual_host("/").queues
+    other.declare("q", exclusive=False, durable=True)
+    world.hold_events = True
+    other.send(1, commands.Queue.Delete, queue="q")
+    world.answer_events()  # deleted; that its channel is empty now is the next event
+    client.send(1, commands.Queue.Declare, queue="q", exclusive=True).expect_nothing()
+    if ending == "lost":
+        client.lose()
+    else:
+        client.send(9, commands.Basic.Qos).expect(0, commands.Connection.Close, reply_code=504)
+    world.answer_events()
+    world.settle()
+    assert "q" not in queues
+
+
 def test_a_hard_error_does_not_lose_what_was_in_line(world: World, client: Dialogue) -> None:
     world.hold_events = world.hold_stores = True
     client.send(1, commands.Queue.Declare, queue="q", durable=True).publish(1, "q", b"1")
