@@ -1,0 +1,125 @@
+"""Streaming gRPC calls with deadlines, raising the port's exceptions.
+
+Owns the life of a call: opened at its first use, gone at the first failure (the result of what is under way is then
+unknown, and so is the stream's state), dropped on request.  Knows no requests.  A deadline is a timer that cancels the
+call: no task and no ``asyncio.timeout`` per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+import grpc.aio
+
+from connector.backend.kubemq.errors import error_kind, error_text
+from connector.broker.ports import StoreError, TimedOut, Unavailable
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+AnyCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, Response] | grpc.aio.StreamStreamCall[Any, Response]"
+
+_ENDED = "KubeMQ ended the stream"
+
+
+class Inbound(Generic[Response]):
+    """A call whose responses are a stream; ``open_call`` starts it.  One task reads; after a failure all raises it."""
+
+    __slots__ = ("_call", "_deadline", "_failure", "_open_call")
+
+    def __init__(self, open_call: Callable[[], AnyCall[Response]]) -> None:
+        self._open_call = open_call
+        self._call: AnyCall[Response] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._failure: tuple[type[StoreError], str] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """True after a failure or ``drop``."""
+        return self._failure is not None
+
+    def start_deadline(self, seconds: float) -> None:
+        """Let the call fail with TimedOut in so many seconds unless ``stop_deadline`` comes first."""
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._on_deadline, seconds)
+
+    def stop_deadline(self) -> None:
+        """The exchange is over."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def drop(self, reason: str = "the stream was dropped") -> None:
+        """Cancel the call; whoever waits for it gets Unavailable."""
+        self._fail(Unavailable, reason)
+
+    async def read(self) -> Response:
+        """Return the next response.  Raises Unavailable, TimedOut or TooMuch."""
+        call = self._opened()
+        try:
+            response = await call.read()
+        except (Exception, asyncio.CancelledError) as error:
+            raise self._translated(error) from error
+        if response is grpc.aio.EOF:
+            self._fail(Unavailable, _ENDED)
+            raise self._error()
+        return cast("Response", response)
+
+    def _opened(self) -> AnyCall[Response]:
+        if self._failure is not None:
+            raise self._error()
+        if self._call is None:
+            self._call = self._open_call()
+        return self._call
+
+    def _on_deadline(self, seconds: float) -> None:
+        self._fail(TimedOut, f"KubeMQ did not answer within {seconds:g} s")
+
+    def _fail(self, kind: type[StoreError], text: str) -> None:
+        """Note the first failure and end the call."""
+        self.stop_deadline()
+        if self._failure is None:
+            self._failure = (kind, text)
+        if self._call is not None:
+            self._call.cancel()
+
+    def _error(self) -> StoreError:
+        kind, text = self._failure or (Unavailable, _ENDED)
+        return kind(text)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        """Return what to raise for an error of the call.
+
+        gRPC raises CancelledError for a cancelled call as well as for a cancelled task; ``Task.cancelling`` tells.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            self._fail(Unavailable, "the request was cancelled")
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return error
+        elif isinstance(error, grpc.aio.AioRpcError):
+            self._fail(error_kind(error.code()), error_text(error))
+        else:
+            self._fail(Unavailable, f"{type(error).__name__}: {error}")
+        return self._error()
+
+
+class Duplex(Inbound[Response], Generic[Request, Response]):
+    """A call with streams both ways; one task writes and one reads (it may be the same)."""
+
+    __slots__ = ()
+
+    def __init__(self, open_call: Callable[[], grpc.aio.StreamStreamCall[Request, Response]]) -> None:
+        super().__init__(open_call)
+
+    async def write(self, request: Request) -> None:
+        """Send one request; returns when gRPC has taken it.  Raises Unavailable, TimedOut or TooMuch."""
+        call = cast("grpc.aio.StreamStreamCall[Request, Response]", self._opened())
+        try:
+            await call.write(request)
+        except asyncio.InvalidStateError:  # the call was over before: its status says why
+            code, details = await call.code(), await call.details()
+            self._fail(error_kind(code), f"{_ENDED}: {code.name} {details or ''}".rstrip())
+            raise self._error() from None
+        except (Exception, asyncio.CancelledError) as error:
+            raise self._translated(error) from error

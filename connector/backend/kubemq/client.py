@@ -1,0 +1,199 @@
+"""The connection to a KubeMQ server: channels, their options, Ping and QueuesInfo.
+
+Owns the gRPC channels, which address is used, the credentials and what every call has in common; the streams are in
+``upstream.py``, ``downstream.py`` and ``topology_log.py``.  Choices and their measurements: docs/adr/0003.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from connector.backend.kubemq.errors import store_error
+from connector.backend.kubemq.queues_info import QueuesInfoRequest, QueuesInfoResponse, channel_infos
+from connector.backend.kubemq.stubs import SERVICE
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.broker.ports import ChannelInfo, Rejected, ServerInfo, TimedOut, Unavailable
+
+#: KubeMQ's default Grpc.BodyLimit: the largest gRPC message it takes or sends.
+BODY_LIMIT_BYTES = 104_857_600
+
+#: KubeMQ is a Go server: it closes a connection that pings more than once in five minutes without data ("too many
+#: pings", measured at 10, 30 and 60 s), so keepalive only finds links that are dead for long; deadlines find the rest.
+OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # gRPC's name for how long one attempt to connect may take
+    ("grpc.use_local_subchannel_pool", 1),  # else equal channels share one connection
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.primary_user_agent", "kubemq-amqp"),
+)
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+class KubeMQClient:
+    """Channels to one KubeMQ server out of ``addresses`` (HOST:PORT or ``unix:/path``); call ``connect`` first.
+
+    ``client_id`` names this connector to KubeMQ and must differ between replicas.  ``connections`` is how many HTTP/2
+    connections the streams are spread over.  ``call_timeout_s`` is the deadline of Ping and QueuesInfo.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        client_id: str,
+        *,
+        auth_token: str = "",
+        connections: int = 1,
+        call_timeout_s: float = 5.0,
+    ) -> None:
+        self.addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+        if not self.addresses or not client_id or connections < 1:
+            raise ValueError("needs an address, a client id and at least one connection")
+        self.client_id = client_id
+        self.address = ""
+        self._metadata = (("authorization", auth_token),) if auth_token else None
+        self._connections = connections
+        self._call_timeout_s = call_timeout_s
+        self._channels: list[grpc.aio.Channel] = []
+        self._turn = itertools.count()
+
+    async def connect(self, deadline_s: float) -> ServerInfo:
+        """Use the first address that answers Ping; try all again until one does.
+
+        Raises Unavailable after ``deadline_s`` seconds, with what each address said last.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline_s
+        pause_s = _FIRST_PAUSE_S
+        said: dict[str, str] = {}
+        while True:
+            for address in self.addresses:
+                await self._open(address)
+                left_s = max(0.05, min(self._call_timeout_s, end - loop.time()))
+                try:
+                    return await self._ping(left_s)
+                except (Unavailable, TimedOut) as error:
+                    said[address] = str(error)
+            if loop.time() + pause_s >= end:
+                await self.close()
+                raise Unavailable("; ".join(f"{address}: {text}" for address, text in said.items()))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def close(self) -> None:
+        """Close all connections; whoever waits for an answer gets Unavailable."""
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            await channel.close()
+
+    def open_upstream(self) -> grpc.aio.StreamStreamCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]:
+        """Start a QueuesUpstream call.  Raises Unavailable when not connected."""
+        return self._duplex("QueuesUpstream", pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse)
+
+    def open_downstream(self) -> grpc.aio.StreamStreamCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]:
+        """Start a QueuesDownstream call.  Raises Unavailable when not connected."""
+        return self._duplex("QueuesDownstream", pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse)
+
+    def open_events(self) -> grpc.aio.StreamStreamCall[pb.Event, pb.Result]:
+        """Start a SendEventsStream call.  Raises Unavailable when not connected."""
+        return self._duplex("SendEventsStream", pb.Event, pb.Result)
+
+    def open_subscription(self, request: pb.Subscribe) -> grpc.aio.UnaryStreamCall[pb.Subscribe, pb.EventReceive]:
+        """Start a SubscribeToEvents call.  Raises Unavailable when not connected."""
+        call: grpc.aio.UnaryStreamMultiCallable[pb.Subscribe, pb.EventReceive] = self._channel().unary_stream(
+            SERVICE + "SubscribeToEvents",
+            request_serializer=pb.Subscribe.SerializeToString,
+            response_deserializer=pb.EventReceive.FromString,
+        )
+        return call(request, metadata=self._metadata)
+
+    async def ping(self) -> ServerInfo:
+        """Ping; raises Unavailable or TimedOut."""
+        return await self._ping(self._call_timeout_s)
+
+    async def queues_info(self) -> list[ChannelInfo]:
+        """QueuesInfo of all queues.  Raises Unavailable or TimedOut, Rejected where the server lacks the call."""
+        request = QueuesInfoRequest(RequestID="q")
+        try:
+            response = await self._unary("QueuesInfo", request, QueuesInfoResponse, self._call_timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise Rejected(_NO_QUEUES_INFO.format(self.address)) from error
+            raise store_error(error) from error
+        return channel_infos(response)
+
+    async def send_batch(self, messages: Sequence[pb.QueueMessage]) -> list[str]:
+        """SendQueueMessagesBatch, for what is no stream's business: per message "" or KubeMQ's error text."""
+        request = pb.QueueMessagesBatchRequest(BatchID="b", Messages=messages)
+        try:
+            response = await self._unary(
+                "SendQueueMessagesBatch", request, pb.QueueMessagesBatchResponse, self._call_timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise store_error(error) from error
+        return [result.Error if result.IsError else "" for result in response.Results]
+
+    def _channel(self) -> grpc.aio.Channel:
+        """Return the channel for one more call."""
+        if not self._channels:
+            raise Unavailable("not connected to KubeMQ")
+        return self._channels[next(self._turn) % len(self._channels)]
+
+    def _duplex(
+        self, name: str, request_class: type[Request], response_class: type[Response]
+    ) -> grpc.aio.StreamStreamCall[Request, Response]:
+        call: grpc.aio.StreamStreamMultiCallable[Request, Response] = self._channel().stream_stream(
+            SERVICE + name,
+            request_serializer=request_class.SerializeToString,
+            response_deserializer=response_class.FromString,
+        )
+        return call(metadata=self._metadata)
+
+    async def _ping(self, timeout_s: float) -> ServerInfo:
+        try:
+            result = await self._unary("Ping", pb.Empty(), pb.PingResult, timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise store_error(error) from error
+        return ServerInfo(result.Host, result.Version, result.ServerStartTime)
+
+    async def _unary(self, name: str, request: Any, response_class: Any, timeout_s: float) -> Any:
+        call = self._channel().unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_class.FromString,
+        )
+        return await call(request, timeout=timeout_s, metadata=self._metadata)
+
+    async def _open(self, address: str) -> None:
+        """Open fresh channels to an address, unless it is the one in use."""
+        if self._channels and self.address == address:
+            return
+        await self.close()
+        self.address = address
+        self._channels = [
+            grpc.aio.insecure_channel(address, options=(*OPTIONS, ("grpc.channel_no", number)))
+            for number in range(self._connections)
+        ]
+
+
+_NO_QUEUES_INFO = (
+    "the KubeMQ server at {} has no QueuesInfo call, which the connector needs to know how many messages wait; "
+    "use KubeMQ 2.4 or newer"
+)

@@ -1,0 +1,116 @@
+"""KubeMQ's queues as the broker's ``QueueStore``.
+
+Owns the start (wait for the server, probe what it can do) and how streams and lanes are made; the requests are in
+``upstream.py`` and ``downstream.py``.  Probes (KI-07): QueuesInfo must exist; the largest MaxReceiveCount is found by
+sending messages that are refused in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from connector.backend.kubemq.client import BODY_LIMIT_BYTES, KubeMQClient
+from connector.backend.kubemq.downstream import KubeMQQueueStream
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.backend.kubemq.upstream import KubeMQStoreLane, Repeat
+from connector.broker.ports import ChannelInfo, Outgoing, ServerInfo
+from mapping.policy import MAX_RECEIVE_COUNT
+
+#: KubeMQ's text for a MaxReceiveCount above its setting Queue.MaxReceiveCount starts with this.
+_INVALID_MAX_RECEIVE_COUNT = "Error 134"
+
+
+class KubeMQStore:
+    """``ports.QueueStore`` on a KubeMQ server; call ``start`` first, ``close`` at the end.
+
+    ``get_timeout_s`` is the deadline of every request of a reading stream (above 1 s, which a short Get takes),
+    ``send_timeout_s`` that of a batch.  ``limit_bytes`` must not be above the server's Grpc.BodyLimit.
+    ``on_repeat`` hears of every batch that is sent a second time, after ``repeat_after_s`` seconds without an answer:
+    its messages may then be stored twice, with the same MessageIDs.  Without it nothing is sent twice.
+    """
+
+    def __init__(
+        self,
+        client: KubeMQClient,
+        *,
+        get_timeout_s: float = 5.0,
+        send_timeout_s: float = 10.0,
+        limit_bytes: int = BODY_LIMIT_BYTES,
+        on_repeat: Callable[[Sequence[Outgoing]], None] | None = None,
+        repeat_after_s: float = 0.5,
+    ) -> None:
+        self.client = client
+        self.max_receive_count = MAX_RECEIVE_COUNT
+        self.repeated_count = 0
+        self._get_timeout_s = get_timeout_s
+        self._send_timeout_s = send_timeout_s
+        self._limit_bytes = limit_bytes
+        self._on_repeat = on_repeat
+        self._repeat = Repeat(repeat_after_s, self._tell_repeat) if on_repeat else None
+
+    async def start(self, deadline_s: float = 30.0) -> ServerInfo:
+        """Wait until a server answers, then probe it.
+
+        Raises Unavailable (nobody answered), TimedOut, or Rejected with a clear text when the server cannot serve.
+        """
+        info = await self.client.connect(deadline_s)
+        await self.client.queues_info()
+        self.max_receive_count = await self._largest_receive_count()
+        return info
+
+    async def close(self) -> None:
+        """Close the connections; whoever waits for an answer gets Unavailable."""
+        await self.client.close()
+
+    def open_stream(self) -> KubeMQQueueStream:
+        """Return a new reading stream; it connects with its first request."""
+        return KubeMQQueueStream(self.client.open_downstream, self.client.client_id, self._get_timeout_s)
+
+    def open_lane(self) -> KubeMQStoreLane:
+        """Return a new writing stream; it connects with its first batch."""
+        return KubeMQStoreLane(
+            self.client.open_upstream,
+            self.client.client_id,
+            pb.QueueMessagePolicy(MaxReceiveCount=self.max_receive_count),
+            self._send_timeout_s,
+            self._limit_bytes,
+            self._repeat,
+        )
+
+    async def snapshot(self) -> list[ChannelInfo]:
+        """QueuesInfo of all channels in one call; raises Unavailable or TimedOut."""
+        return await self.client.queues_info()
+
+    async def ping(self) -> ServerInfo:
+        """Ping; raises Unavailable or TimedOut."""
+        return await self.client.ping()
+
+    def _tell_repeat(self, batch: Sequence[Outgoing]) -> None:
+        self.repeated_count += 1
+        if self._on_repeat is not None:
+            self._on_repeat(batch)
+
+    async def _largest_receive_count(self) -> int:
+        """Return our MaxReceiveCount, halved until the server takes it.
+
+        Every message of the probe has a negative delay, which is refused after the count was checked: nothing is
+        stored.  A server that answers in other words is taken to allow ours.
+        """
+        counts = [MAX_RECEIVE_COUNT >> shift for shift in range(MAX_RECEIVE_COUNT.bit_length())]
+        probe = [
+            pb.QueueMessage(
+                MessageID="~probe",
+                ClientID=self.client.client_id,
+                Channel="amqp.~probe",
+                Metadata="probe",
+                Policy=pb.QueueMessagePolicy(MaxReceiveCount=count, DelaySeconds=-1),
+            )
+            for count in counts
+        ]
+        errors = await self.client.send_batch(probe)
+        allowed = (
+            count
+            for count, error in zip(counts, errors, strict=False)
+            if not error.startswith(_INVALID_MAX_RECEIVE_COUNT)
+        )
+        return next(allowed, 1)

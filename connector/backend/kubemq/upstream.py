@@ -1,0 +1,200 @@
+"""Storing: one QueuesUpstream stream, one request in flight.
+
+Owns how messages become a request, which result belongs to which, the size limits of a request and what is done about
+a request that KubeMQ has served but never answers.  Rules (measured, and read in the server's source):
+
+- results come in the order of the messages; one with neither an error nor a time of storing was not stored;
+- a request may never be answered though all in it is stored: the server misses the last result when it comes too soon
+  (about 1 of 20,000 requests on two busy cores, of 1 as of 10 messages).  So what is unanswered after
+  ``Repeat.after_s`` is sent once more.  Nothing overtakes it; its messages are then stored twice with the same
+  MessageIDs, which ``Repeat.tell`` hears before, so that the reader keeps one of each (design.md section 3, point 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+
+from connector.backend.kubemq.calls import Duplex
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.broker.ports import Outgoing, StoreError, Unavailable
+from mapping.envelope import encode
+
+#: Left of the server's limit for what a Get's answer adds to a stored message, and for the request around the messages.
+SPARE_BYTES = 4_096
+
+#: What a message of a request costs beside body and metadata, at most: channel, ids, policy and their tags.
+_MESSAGE_BYTES = 1_024
+#: The largest number of bytes of UTF-8 per character.
+_CHARACTER_BYTES = 4
+#: A request is given a second more for so many bytes before it counts as unanswered.
+_BYTES_PER_S = 20_000_000
+
+_NO_REASON = "refused without a reason"
+_NOT_STORED = "KubeMQ did not store the message and gave no reason"
+_TOO_LARGE = "the message is larger than KubeMQ takes"
+
+
+class Repeat:
+    """When an unanswered request is sent again: after ``after_s`` seconds; ``tell`` hears the batch before."""
+
+    __slots__ = ("after_s", "tell")
+
+    def __init__(self, after_s: float, tell: Callable[[Sequence[Outgoing]], None]) -> None:
+        self.after_s = after_s
+        self.tell = tell
+
+
+class KubeMQStoreLane:
+    """``ports.StoreLane``; after Unavailable or TimedOut the next ``send`` opens a new stream.
+
+    ``limit_bytes`` is the server's Grpc.BodyLimit; without ``repeat`` no request is sent again.
+    """
+
+    def __init__(
+        self,
+        open_call: Callable[[], grpc.aio.StreamStreamCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]],
+        client_id: str,
+        policy: pb.QueueMessagePolicy,
+        timeout_s: float,
+        limit_bytes: int,
+        repeat: Repeat | None = None,
+    ) -> None:
+        self._open_call = open_call
+        self._duplex = Duplex(open_call)
+        self._client_id = client_id
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._limit_bytes = limit_bytes - SPARE_BYTES
+        self._repeat = repeat
+        self._repeat_timer: asyncio.TimerHandle | None = None
+        self._repeating: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
+        self._awaited: tuple[str, ...] = ()
+        self._is_cancelled = False
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[str]:
+        """Store the batch in order; per message "" or why it is not stored.
+
+        A batch over the server's size limit goes in several requests, one after the other.  Raises Unavailable or
+        TimedOut: all results are unknown.
+        """
+        if self._is_cancelled:
+            raise Unavailable("the lane was dropped")
+        if self._duplex.is_gone:
+            self._duplex = Duplex(self._open_call)
+        requests, refused = self._requests(batch)
+        results: list[str] = []
+        for request in requests:
+            results += await self._exchange(request, batch)
+        for index, reason in refused:
+            results.insert(index, reason)
+        return results
+
+    def cancel(self) -> None:
+        """Drop the stream for good."""
+        self._is_cancelled = True
+        self._duplex.drop()
+
+    def _requests(self, batch: Sequence[Outgoing]) -> tuple[list[pb.QueuesUpstreamRequest], list[tuple[int, str]]]:
+        """Return the requests, nearly always one, and (index, reason) of each message that cannot be sent.
+
+        One message is the mould of all: setting what differs and copying it costs half of making each anew.
+        """
+        requests: list[pb.QueuesUpstreamRequest] = []
+        refused: list[tuple[int, str]] = []
+        mould = pb.QueueMessage(ClientID=self._client_id, Policy=self._policy)
+        kubemq_channel = metadata = ""
+        limit_bytes = size_bytes = self._limit_bytes  # as if full: the first message opens a request
+        for index, outgoing in enumerate(batch):
+            message = outgoing.message
+            try:
+                if outgoing.kubemq_channel != kubemq_channel:
+                    mould.Channel = kubemq_channel = outgoing.kubemq_channel
+                text = encode(
+                    message.exchange, message.routing_key, message.header, message.redelivered, message.delivery_count
+                )
+                if text is not metadata:
+                    mould.Metadata = metadata = text
+                mould.MessageID = message.message_id
+                mould.Body = message.body
+            except (TypeError, ValueError) as error:  # a text that is no UTF-8
+                refused.append((index, f"cannot be stored: {error}"))
+                continue
+            cost_bytes = len(message.body) + _CHARACTER_BYTES * len(metadata) + _MESSAGE_BYTES
+            size_bytes += cost_bytes
+            if size_bytes > limit_bytes:
+                if cost_bytes > limit_bytes and mould.ByteSize() > limit_bytes:
+                    refused.append((index, _TOO_LARGE))
+                    size_bytes -= cost_bytes
+                    continue
+                size_bytes = cost_bytes
+                requests.append(pb.QueuesUpstreamRequest())
+            requests[-1].Messages.append(mould)
+        return requests, refused
+
+    async def _exchange(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
+        """Send one request and return its results."""
+        request.RequestID = str(next(self._numbers))
+        self._awaited = (request.RequestID,)
+        duplex = self._duplex
+        duplex.start_deadline(self._timeout_s)
+        try:
+            await duplex.write(request)
+            if self._repeat is not None:
+                self._start_timer(self._repeat, request, batch, self._repeat.after_s)
+            response = await duplex.read()
+            while response.RefRequestID not in self._awaited:  # the late answer to what was sent twice
+                response = await duplex.read()
+        finally:
+            await self._stop_repeating()
+            duplex.stop_deadline()
+        return _results(response, len(request.Messages))
+
+    def _start_timer(
+        self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing], seconds: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._repeat_timer = loop.call_later(seconds, self._on_unanswered, repeat, request, batch, seconds)
+
+    def _on_unanswered(
+        self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing], waited_s: float
+    ) -> None:
+        """The answer is late: give a large request the time it needs, then send it once more."""
+        more_s = repeat.after_s + request.ByteSize() / _BYTES_PER_S - waited_s
+        if more_s > repeat.after_s / 10:
+            self._start_timer(repeat, request, batch, more_s)
+            return
+        repeat.tell(batch)
+        self._repeating = asyncio.create_task(self._send_again(request), name="kubemq repeat")
+
+    async def _send_again(self, request: pb.QueuesUpstreamRequest) -> None:
+        request.RequestID = str(next(self._numbers))
+        self._awaited += (request.RequestID,)
+        with contextlib.suppress(StoreError):  # the one who waits for the answer is told
+            await self._duplex.write(request)
+
+    async def _stop_repeating(self) -> None:
+        if self._repeat_timer is not None:
+            self._repeat_timer.cancel()
+            self._repeat_timer = None
+        if self._repeating is not None:
+            repeating, self._repeating = self._repeating, None
+            await repeating
+
+
+def _results(response: pb.QueuesUpstreamResponse, count: int) -> list[str]:
+    """Return per message "" or KubeMQ's error.  Raises Unavailable for an answer that does not fit the request."""
+    if response.IsError:
+        return [response.Error or _NO_REASON] * count
+    results = [
+        (result.Error or _NO_REASON) if result.IsError else "" if result.SentAt else _NOT_STORED
+        for result in response.Results
+    ]
+    if len(results) != count:
+        raise Unavailable(f"KubeMQ answered {len(results)} results to {count} messages")
+    return results
