@@ -184,7 +184,7 @@ class Connection:
         if self._is_blocked and not self._alarms:
             self._is_blocked = False
             self.reading.resume(Pause.BLOCKED)
-            if self.info.blocked_notify:
+            if self.info.blocked_notify and not self.is_over:
                 self._send(commands.Connection.Unblocked())
 
     def stop_deliveries(self) -> None:
@@ -252,6 +252,7 @@ class Connection:
         self._phase = Phase.CLOSING
         self._close_at = self._clock() + self.policy.closing_timeout_s
         self.reader.discard_all()
+        self.reading.release()
         self.output.stop_deliveries()
         self._write_confirms()
         self._drop_channels()

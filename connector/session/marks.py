@@ -41,6 +41,12 @@ class Reading:
         if before and not self.reasons:
             self._resume()
 
+    def release(self) -> None:
+        """Read from now on whatever happens: only close-ok is waited for."""
+        if self.reasons:
+            self._resume()
+        self.detach()
+
     def detach(self) -> None:
         """There is no socket any more; results that still come move the marks only."""
         self._pause = self._resume = _nothing

@@ -195,6 +195,17 @@ def test_a_client_without_the_capability_is_blocked_silently(world: World) -> No
     assert client.socket.is_reading()
 
 
+def test_a_blocked_connection_that_is_closed_reads_the_answer(world: World) -> None:
+    client = connect(world)
+    client.connection.block("KubeMQ is away")
+    client.publish(1, "q").expect(0, commands.Connection.Blocked)
+    client.connection.close("drain")
+    world.settle()
+    assert client.socket.is_reading()
+    client.connection.unblock("KubeMQ is away")
+    client.expect_connection_close(320, "CONNECTION_FORCED - drain", (0, 0))
+
+
 # --------------------------------------------------------------------------------------------- broken frames
 def _too_large(client: Dialogue) -> bytes:
     return client.frames().method(commands.Basic.Publish) + client.frames().header(9000) + raw_frame(3, 1, bytes(9000))

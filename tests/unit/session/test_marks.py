@@ -47,3 +47,21 @@ def test_a_mark_pauses_above_high_and_resumes_at_half() -> None:
     mark.remove(50)
     assert mark.size == 0
     assert switch.calls == ["pause", "resume"]
+
+
+def test_a_released_switch_is_on_for_good() -> None:
+    switch = Switch()
+    switch.reading.pause(Pause.BLOCKED)
+    switch.reading.release()
+    assert switch.calls == ["pause", "resume"]
+    switch.reading.pause(Pause.IN_FLIGHT)
+    switch.reading.resume(Pause.BLOCKED)
+    switch.reading.resume(Pause.IN_FLIGHT)
+    assert switch.calls == ["pause", "resume"]
+
+
+def test_releasing_a_switch_that_is_on_changes_nothing() -> None:
+    switch = Switch()
+    switch.reading.release()
+    switch.reading.pause(Pause.UNREAD)
+    assert switch.calls == []
