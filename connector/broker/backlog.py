@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 NEVER = float("-inf")
-#: A purge without a known last Sequence takes by count alone.
-UNBOUNDED = 1 << 63
+#: No limit: a purge without a known last Sequence takes by count alone.
+UNBOUNDED = 1 << 62
 
 
 class Snapshot(NamedTuple):
@@ -31,12 +31,12 @@ class Backlog:
     """
 
     __slots__ = (
-        "_last_sequence",
         "_last_stored",
         "confirmed_count",
         "count",
         "highest_read",
         "known_at",
+        "last_sequence",
         "pending_count",
         "purge_left",
         "purge_upto",
@@ -50,7 +50,7 @@ class Backlog:
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.purge_left = self.purge_upto = 0
-        self._last_sequence: int | None = None
+        self.last_sequence: int | None = None
         self._last_stored = 0
 
     def begin_snapshot(self, is_quiet: bool) -> Snapshot:
@@ -69,14 +69,16 @@ class Backlog:
         unread = waiting - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
         if unread > self.count or (began.quiet and began == self.begin_snapshot(is_quiet)):
             self.count = max(0, unread)
-        self._last_sequence = last_sequence
+        self.last_sequence = last_sequence
         self._last_stored = began.stored
         self.limit_purge()
 
-    def on_read(self, count: int) -> None:
-        """So many unread messages were read."""
+    def on_read(self, count: int, highest: int) -> None:
+        """So many unread messages were read, up to the Sequence ``highest``."""
         self.read_count += count
         self.count = max(0, self.count - count)
+        if highest > self.highest_read:
+            self.highest_read = highest
 
     # ------------------------------------------------------------------ purge
 
@@ -87,7 +89,7 @@ class Backlog:
         nothing that came after.
         """
         self.purge_left = self.count
-        known = self._last_sequence
+        known = self.last_sequence
         self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
 
     def takes(self, sequence: int) -> bool:

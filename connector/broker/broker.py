@@ -10,10 +10,11 @@ import secrets
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
+from connector.broker.backlog import NEVER
 from connector.broker.counters import Counters
 from connector.broker.errors import NotFound
 from connector.broker.outbox import Outbox
-from connector.broker.ports import TimedOut
+from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import Queue, StoredQueue
 from connector.broker.topology import (
     VERSION,
@@ -33,12 +34,14 @@ from mapping.message_ids import MessageIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from connector.broker.lease import Snapshot
-    from connector.broker.ports import ChannelInfo, Clock, Done
+    from connector.broker.backlog import Snapshot
+    from connector.broker.ports import Clock, Done
 
 #: A snapshot of the topology is written after so many events.
 SNAPSHOT_EVENTS = 1000
 DEFAULT_VHOST = "default"
+#: What QueuesInfo would say of a channel that it does not list.
+_NO_CHANNEL = ChannelInfo("", 0, 0, 0, 0, 0)
 
 
 class Hooks(Protocol):
@@ -159,27 +162,26 @@ class Broker(Observer):
         for row in rows:
             found.setdefault(row.name, []).append(row)
         for queue, mark in began:
-            name = names.reported_name(queue.kubemq_channel)
-            candidates = found.get(name, [])
-            is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(candidates) > 1
-            lease = queue.lease
-            if is_shared and lease.known_at != float("-inf"):
-                lease.known_at = self.clock()
-                continue
-            most = max(candidates, key=lambda info: info.waiting, default=None)
-            if most is not None:
-                lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
-            lease.on_snapshot(most.waiting if most is not None else 0, mark)
-            if lease.backlog:
+            self._count(queue, mark, found.get(names.reported_name(queue.kubemq_channel), []))
+            if queue.lease.backlog:
                 self.mark_dirty(queue)
 
-    def waiting_of(self, queue: StoredQueue, rows: list[ChannelInfo]) -> int | None:
-        """What QueuesInfo says is waiting in this queue's channel; None when the name is shared."""
+    def count(self, queue: StoredQueue, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
+        """As ``on_snapshot`` for one queue; returns what is waiting, None when the reported name is shared."""
         name = names.reported_name(queue.kubemq_channel)
-        candidates = [row for row in rows if row.name == name]
-        if len(self._by_reported_name.get(name, ())) > 1 or len(candidates) > 1:
+        return self._count(queue, began, [row for row in rows if row.name == name])
+
+    def _count(self, queue: StoredQueue, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
+        lease = queue.lease
+        group = self._by_reported_name.get(names.reported_name(queue.kubemq_channel), ())
+        is_shared = len(group) > 1 or len(candidates) > 1
+        if is_shared and lease.counts.known_at > NEVER:
+            lease.counts.known_at = self.clock()
             return None
-        return candidates[0].waiting if candidates else 0
+        most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
+        lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
+        lease.on_snapshot(most.waiting, mark, None if is_shared else most.last_sequence)
+        return None if is_shared else most.waiting
 
     def stored_queue(self, record: QueueRecord) -> StoredQueue:
         """A queue object over this record's KubeMQ channel, on the lane its name hashes to."""

@@ -1,15 +1,9 @@
 """The lease: one queue's reading from KubeMQ as a pure, synchronous state machine.
 
-Owns the one open KubeMQ transaction of a channel and everything read from it that is not known to be acknowledged:
-
-    mine = held (delivered, unsettled) + ready (read, undelivered) + moving (copy being stored)
-         + settled (acknowledgement not sent yet)
-
-and beside it ``sent``: acknowledged in a request whose success is not proven yet (acks are silent).  A transaction
-may end at any moment; whatever was not acknowledged comes back first, in order, as the same message, and is
-re-linked here.  What does not come back has left the queue; a client may still have it (``orphans``), or its copy is
-still being stored (``departed``): should it return after all, it is known.  The rules are design.md section 3, points
-1 to 10; points 11 to 13 (foreign subscribers, recovery by generation) have no transitions yet.
+Owns the one open KubeMQ transaction of a channel, and when it is acknowledged, closed, read again and renewed; what
+was read is in its ``Holdings``.  A transaction may end at any moment; whatever was not acknowledged comes back first,
+in order, as the same message, and is re-linked.  The rules are design.md section 3, points 1 to 10; points 11 to 13
+(foreign subscribers, recovery by generation) have no transitions yet.
 
 Knows no gRPC, no task and no consumer: the reader (``runtime/queue_reader.py``) asks ``next_step``, performs it and
 reports back.  Acks, requeues, credit and purges only change data and are legal in every state; what the reader
@@ -18,13 +12,11 @@ reports moves the state by ``_TRANSITIONS``.
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from connector.broker.acknowledged import Acknowledged, Repeated
-from connector.broker.backlog import NEVER, Backlog, Snapshot
-from connector.broker.proofs import Proofs
+from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
+from connector.broker.holdings import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,15 +41,6 @@ MAX_BACK_OFF_S = 1.0
 #: A stream keeps all it handed out in the server's memory until it is cancelled: renew it after this much.
 RECYCLE_BYTES = 8_000_000
 RECYCLE_GETS = 1000
-
-
-#: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
-MESSAGE_BYTES = 512
-
-
-def _cost(message: Message) -> int:
-    """Bytes of one message, for the caps."""
-    return len(message.body) + len(message.header) + MESSAGE_BYTES
 
 
 class State(Enum):
@@ -102,35 +85,20 @@ class Step(NamedTuple):
 WAIT = Step(StepKind.WAIT)
 
 
-class Lease:
+class Lease(Holdings):
     """One queue's reading; counts are in messages, times in monotonic seconds.
 
     ``credit`` answers how many more messages could be delivered right now (consumers and waiting gets).
     """
 
     def __init__(self, credit: Callable[[], int], now: Callable[[], float]) -> None:
+        super().__init__(now)
         self._credit = credit
-        self._now = now
         self.state = State.IDLE
         self.transaction_id = ""
-        self.ready: deque[Message] = deque()
-        self.held: dict[int, Message] = {}
-        self.moving: dict[int, Message] = {}
-        self.settled: dict[int, Message] = {}
-        self.orphans: dict[tuple[int, str], Message] = {}
-        self.departed: dict[tuple[int, str], Message] = {}
-        self.counts = Backlog()
-        self.redelivered_upto = 0
-        self.highest_delivered = 0
-        self.repeated = Repeated()
-        self.get_count = self.reread_count = self.short_count = 0
-        self._acknowledged = Acknowledged()
-        self._proofs = Proofs()
-        self._unseen: set[int] = set()
-        self._mine_bytes = 0
-        self._average_bytes = 256.0
+        self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
-        self._settled_at = 0.0
+        self._link_cap = UNBOUNDED
         self._returning_at: float | None = None
         self._next_refill_at = self._recover_at = self._get_started = 0.0
         self._back_off_s = BACK_OFF_S
@@ -138,141 +106,11 @@ class Lease:
         self._everything: int | None = None
         self._is_counted = True
         self._stream_bytes = self._stream_gets = 0
-        self._purge_waiters: list[Callable[[], None]] = []
-
-    # ------------------------------------------------------------------ what consumers and clients do
-
-    @property
-    def mine_count(self) -> int:
-        """Messages of the open transaction that are not acknowledged yet."""
-        return len(self.held) + len(self.ready) + len(self.moving) + len(self.settled)
-
-    @property
-    def ready_count(self) -> int:
-        """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
-        return len(self.ready) + self.counts.count
-
-    @property
-    def backlog(self) -> int:
-        """Messages known to be stored and not read yet."""
-        return self.counts.count
-
-    @property
-    def sent(self) -> list[tuple[int, int, dict[int, Message]]]:
-        """What was acknowledged without proof so far (see ``Proofs``)."""
-        return self._proofs.sent
 
     @property
     def is_at_rest(self) -> bool:
         """True when the known backlog is all there is: no Get and no recount is under way."""
         return self.state is State.IDLE or self.state is State.OPEN
-
-    def take(self) -> Message:
-        """Hand out the first ready message; it is held from now on."""
-        message = self.ready.popleft()
-        sequence = message.sequence
-        self.held[sequence] = message
-        if sequence > self.highest_delivered:
-            self.highest_delivered = sequence
-        if self._unseen:
-            self._unseen.discard(sequence)
-        return message
-
-    def settle(self, message: Message) -> None:
-        """The message is done with: its acknowledgement goes out with the next step."""
-        sequence = message.sequence
-        if self.held.get(sequence) is message:
-            del self.held[sequence]
-            self._add_settled(sequence, message)
-        elif self._leaves(self.orphans, message):
-            self._acknowledged.add(sequence, message.message_id)
-
-    def start_move(self, message: Message) -> bool:
-        """A copy of this message is about to be stored; False when it was settled already."""
-        sequence = message.sequence
-        if self.held.get(sequence) is message:
-            del self.held[sequence]
-            self.moving[sequence] = message
-            return True
-        if self._leaves(self.orphans, message):
-            self.departed[sequence, message.message_id] = message
-            return True
-        return False
-
-    def finish_move(self, message: Message) -> None:
-        """The copy is stored: the original may be acknowledged."""
-        sequence = message.sequence
-        if self.moving.get(sequence) is message:
-            del self.moving[sequence]
-            self._add_settled(sequence, message)
-        elif self._leaves(self.departed, message):
-            self._acknowledged.add(sequence, message.message_id)
-
-    def give_back(self, message: Message) -> None:
-        """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
-        sequence = message.sequence
-        if self.held.get(sequence) is message:
-            del self.held[sequence]
-            if not message.redelivered:
-                self._unseen.add(sequence)
-            self._insert_ready(message)
-        else:
-            self._leaves(self.orphans, message)
-
-    def purge(self, done: Callable[[], None]) -> None:
-        """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
-
-        ``done`` is called when their acknowledgements have provably arrived.
-        """
-        for message in self.ready:
-            self._add_settled(message.sequence, message)
-        self.ready.clear()
-        self._unseen.clear()
-        self.counts.start_purge()
-        self._purge_waiters.append(done)
-        self._check_purged()
-
-    def settle_everything(self) -> None:
-        """The queue is deleted: what is held or moving is acknowledged too."""
-        for pile in (self.held, self.moving):
-            for sequence, message in pile.items():
-                self._add_settled(sequence, message)
-            pile.clear()
-        self.orphans.clear()
-        self.departed.clear()
-
-    def when_flushed(self, done: Callable[[], None]) -> None:
-        """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
-        self._proofs.wait(done, bool(self.settled))
-
-    def _check_purged(self) -> None:
-        if self.counts.purge_left == 0 and self._purge_waiters:
-            waiters, self._purge_waiters = self._purge_waiters, []
-            for done in waiters:
-                self.when_flushed(done)
-
-    def _leaves(self, pile: dict[tuple[int, str], Message], message: Message) -> bool:
-        """Take the message out of ``orphans`` or ``departed``; False when it is not there."""
-        key = (message.sequence, message.message_id)
-        if pile.get(key) is not message:
-            return False
-        del pile[key]
-        return True
-
-    def _insert_ready(self, message: Message) -> None:
-        ready, sequence = self.ready, message.sequence
-        at = len(ready)
-        if not at or sequence < ready[0].sequence:
-            ready.appendleft(message)
-            return
-        while ready[at - 1].sequence > sequence:
-            at -= 1
-        ready.insert(at, message)
-
-    def _add_settled(self, sequence: int, message: Message) -> None:
-        if not self.settled:
-            self._settled_at = self._now()
-        self.settled[sequence] = message
 
     # ------------------------------------------------------------------ the known backlog
 
@@ -391,6 +229,8 @@ class Lease:
         batch = {sequence: settled.pop(sequence) for sequence in sequences if sequence in settled}
         self._settled_at = self._now()
         self._proofs.add(token, batch, self._settled_at)
+        if self._new_cap == 0:
+            self._new_cap = 1
 
     @property
     def needs_close(self) -> bool:
@@ -411,7 +251,7 @@ class Lease:
             new = min(self.counts.count, max(wanted, mine // 2), self._new_cap, room)
             if mine == 0:
                 new = max(new, 1)
-        self._asked = mine + max(new, 0)
+        self._asked = min(mine + max(new, 0), self._link_cap)
         self._get_started = self._now()
         return self._asked
 
@@ -425,12 +265,16 @@ class Lease:
         An answer with all of them shows what of mine has left the queue; where ``waiting`` is not known (None), a
         short one does.
         """
+        counts = self.counts
+        last = counts.last_sequence
         if waiting == 0:
-            self._forget(set(), None)
+            self._forget(lambda _sequence: True)
+        elif last is not None:
+            self._forget(lambda sequence: sequence > last)
         size = self.get_size()
         self._is_counted = waiting is not None
         if waiting is None:
-            self.counts.limit_purge()
+            counts.limit_purge()
             self._check_purged()
             self._everything = -1
         else:
@@ -456,19 +300,18 @@ class Lease:
     def on_too_much(self) -> None:
         """The answer was larger than one gRPC message may be: ask for half as many new ones after the recovery.
 
-        When even one was too many, there is no refill before something is acknowledged (point 3).
+        When even one was too many, there is no refill before something is acknowledged (point 3); when nothing was
+        new, what is mine is re-linked in parts.
         """
-        self._new_cap = max(0, self._asked - self._relinking) // 2
+        if self._asked > self._relinking:
+            self._new_cap = (self._asked - self._relinking) // 2
+        else:
+            self._link_cap = max(1, self._asked // 2)
         self.on_event(Event.LOST)
 
     def on_proof(self, failed: Iterable[int]) -> bool:
         """A later request has answered: every sent AckRange not named in ``failed`` has arrived; False if any failed."""
-        arrived, refused = self._proofs.resolve(failed)
-        for batch in arrived:
-            self._confirm(batch)
-        self._settle_again(refused)
-        self._proofs.release(bool(self.settled))
-        return not refused
+        return self._prove(failed)
 
     def on_answer(self, answer: Answer) -> bool:
         """The Get has answered: re-link what is mine, queue what is new, note what has left the queue.
@@ -484,87 +327,17 @@ class Lease:
         is_proven = self.on_proof(answer.failed_acks)
         if self._relinking:
             self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))
-        self._sort_out(messages)
+        self._stream_bytes += self._file(messages, self._is_counted)
+        self._linked_upto = messages[-1].sequence if messages else 0
+        if self._link_cap < UNBOUNDED:
+            self._link_cap *= 2
         if is_proven and self.mine_count > len(messages):
             self._forget_missing(messages)
+        self._proofs.release(bool(self.settled))
         is_full = len(messages) >= self._asked and self.mine_count == len(messages)
         self.on_event(Event.FULL if is_full else Event.SHORT)
         self._check_purged()
         return is_proven
-
-    # ------------------------------------------------------------------ inside
-
-    def _sort_out(self, messages: list[Message]) -> None:
-        """File every message of an answer."""
-        held, settled, moving = self.held, self.settled, self.moving
-        was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
-        relinked = size = fresh = 0
-        for message in messages:
-            sequence = message.sequence
-            size += _cost(message)
-            mine = held.get(sequence) or settled.get(sequence) or was_ready.get(sequence) or moving.get(sequence)
-            if mine is not None and mine.message_id == message.message_id:
-                relinked += 1
-                continue
-            if mine is not None:
-                self._displace(sequence, mine)
-            fresh += self._take_in(sequence, message)
-        self._linked_upto = messages[-1].sequence if messages else 0
-        if self._linked_upto > self.counts.highest_read:
-            self.counts.highest_read = self._linked_upto
-        self.counts.on_read(fresh)
-        self.reread_count += relinked
-        self._stream_bytes += size
-        if fresh:
-            self._average_bytes = max(1.0, 0.7 * self._average_bytes + 0.3 * size / len(messages))
-
-    def _take_in(self, sequence: int, message: Message) -> bool:
-        """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
-        self._mine_bytes += _cost(message)
-        is_purged = self.counts.takes(sequence)
-        if self._acknowledged.knows(sequence, message.message_id):
-            self._add_settled(sequence, message)
-            return self._is_counted
-        if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
-            return self._is_counted
-        if self.repeated.is_second(sequence, message.message_id) or is_purged:
-            self._add_settled(sequence, message)
-            return True
-        if sequence <= self.redelivered_upto or (
-            sequence <= self.highest_delivered and sequence not in self._unseen
-        ):
-            message.redelivered = True
-        if self.ready and sequence < self.ready[-1].sequence:
-            self._insert_ready(message)
-        else:
-            self.ready.append(message)
-        return True
-
-    def _is_back(self, sequence: int, message_id: str) -> bool:
-        """Re-link what was thought to have left the queue."""
-        for gone, pile in ((self.orphans, self.held), (self.departed, self.moving)):
-            message = gone.pop((sequence, message_id), None)
-            if message is not None:
-                pile[sequence] = message
-                return True
-        return False
-
-    def _displace(self, sequence: int, message: Message) -> None:
-        """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
-        self._mine_bytes -= _cost(message)
-        self._depart(sequence)
-        self.settled.pop(sequence, None)
-        if message in self.ready:
-            self.ready.remove(message)
-
-    def _depart(self, sequence: int) -> bool:
-        """What is held or moving has left the queue; False when it is neither."""
-        for pile, gone in ((self.held, self.orphans), (self.moving, self.departed)):
-            message = pile.pop(sequence, None)
-            if message is not None:
-                gone[sequence, message.message_id] = message
-                return True
-        return False
 
     def _forget_missing(self, messages: list[Message]) -> None:
         """Some of mine is not in the answer: what lies below its highest Sequence has left the queue (point 4).
@@ -576,59 +349,16 @@ class Lease:
             is_everything = len(messages) < self._asked
         else:
             is_everything = self._everything is not None and len(messages) >= self._everything
-        if is_everything or messages:
-            self._forget(there, None if is_everything else self._linked_upto)
-
-    def _forget(self, there: set[int], highest: int | None) -> None:
-        """What of mine lies at or below ``highest`` (None: anywhere) and is not ``there`` has left the queue.
-
-        Its acknowledgement is done, its requeue still stores the copy (point 4).
-        """
-        counts = self.counts
-        for pile in (self.held, self.moving, self.settled):
-            for sequence in [s for s in pile if s not in there and (highest is None or s <= highest)]:
-                message = pile[sequence]
-                if self._depart(sequence):
-                    self._mine_bytes -= _cost(message)
-                    counts.confirmed_count += 1
-                else:
-                    del pile[sequence]
-                    self._confirm({sequence: message})
-        for message in [
-            m for m in self.ready if m.sequence not in there and (highest is None or m.sequence <= highest)
-        ]:
-            self.ready.remove(message)
-            self._mine_bytes -= _cost(message)
-            counts.confirmed_count += 1
-        self._proofs.release(bool(self.settled))
-
-    def _confirm(self, batch: dict[int, Message]) -> None:
-        """These acknowledgements have arrived."""
-        add = self._acknowledged.add
-        for sequence, message in batch.items():
-            self._mine_bytes -= _cost(message)
-            add(sequence, message.message_id)
-        self.counts.confirmed_count += len(batch)
-        if self._new_cap == 0:
-            self._new_cap = 1
-
-    def _settle_again(self, batches: list[dict[int, Message]]) -> None:
-        """These acknowledgements did not arrive, or not provably: they are given again."""
-        for batch in batches:
-            for sequence, message in batch.items():
-                self._add_settled(sequence, message)
-        if batches:
-            self._proofs.postpone()
+        highest = self._linked_upto
+        self._forget(lambda sequence: sequence not in there and (is_everything or sequence <= highest))
 
     # ------------------------------------------------------------------ actions of the table
 
-    def _forget_transaction(self) -> None:
+    def _note_rest(self) -> None:
         """At rest: what was read ahead is unread again."""
         self.transaction_id = ""
         self._returning_at = None
-        self.counts.count += len(self.ready)
-        self._mine_bytes -= sum(map(_cost, self.ready))
-        self.ready.clear()
+        self._drop_ready()
 
     def _note_closed(self) -> None:
         self.transaction_id = ""
@@ -646,10 +376,7 @@ class Lease:
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self.transaction_id = ""
-        sent = [batch for _, _, batch in self.sent]
-        self.sent.clear()
-        self._settle_again(sent)
-        self._proofs.postpone()
+        self._settle_again(self._proofs.take_back())
         self._back_off()
 
     def _back_off(self) -> None:
@@ -671,13 +398,13 @@ _TRANSITIONS: dict[tuple[State, Event], tuple[Callable[[Lease], None] | None, St
     (State.OPEN, Event.CLOSED): (Lease._note_closed, State.CLOSING),  # noqa: SLF001
     (State.OPEN, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
     (State.CLOSING, Event.GET_SENT): (None, State.GETTING),
-    (State.CLOSING, Event.REST): (Lease._forget_transaction, State.IDLE),  # noqa: SLF001
+    (State.CLOSING, Event.REST): (Lease._note_rest, State.IDLE),  # noqa: SLF001
     (State.CLOSING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
     (State.GETTING, Event.FULL): (Lease._note_full, State.OPEN),  # noqa: SLF001
     (State.GETTING, Event.SHORT): (Lease._note_short, State.RECOVERING),  # noqa: SLF001
     (State.GETTING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
     (State.RECOVERING, Event.CLOSED): (Lease._note_closed, State.RECOVERING),  # noqa: SLF001
     (State.RECOVERING, Event.GET_SENT): (None, State.GETTING),
-    (State.RECOVERING, Event.REST): (Lease._forget_transaction, State.IDLE),  # noqa: SLF001
+    (State.RECOVERING, Event.REST): (Lease._note_rest, State.IDLE),  # noqa: SLF001
     (State.RECOVERING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
 }

@@ -58,6 +58,12 @@ class Proofs:
             [batch for token, _, batch in sent if token in refused],
         )
 
+    def take_back(self) -> list[dict[int, Message]]:
+        """The stream is lost: whatever was sent is to be sent again, and who waits, waits for that."""
+        sent, self.sent = self.sent, []
+        self.postpone()
+        return [batch for _, _, batch in sent]
+
     def postpone(self) -> None:
         """What was thought sent must be sent again: who waits, waits for the batch that is gathered now."""
         self._waiters = [(self._number, done) for _, done in self._waiters]

@@ -355,7 +355,7 @@ class StoredQueue(Queue):
     def add_consumer(self, consumer: Consumer) -> None:
         """As above; the first one makes the reader look at the channel."""
         super().add_consumer(consumer)
-        if self._hub.clock() - self.lease.known_at > FRESH_S:
+        if self._hub.clock() - self.lease.counts.known_at > FRESH_S:
             self._hub.refresh_counts(self.credit_changed)
 
     def dispatch(self) -> None:
@@ -376,7 +376,7 @@ class StoredQueue(Queue):
 
     def _submit(self, message: Message, receipt: Receipt, token: int) -> None:
         self._submitted += 1
-        self.lease.pending_count += 1
+        self.lease.counts.pending_count += 1
         self._outbox.append(Submission(self, message, receipt, token))
 
     def requeue(self, messages: list[Message]) -> None:
@@ -404,16 +404,17 @@ class StoredQueue(Queue):
 
     def on_stored(self) -> None:
         """The oldest unresolved submission is stored."""
-        lease = self.lease
-        lease.pending_count -= 1
-        lease.on_stored(1)
+        counts = self.lease.counts
+        counts.pending_count -= 1
+        counts.stored_count += 1
+        counts.count += 1
         self._resolve()
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 
     def on_refused(self) -> None:
         """The oldest unresolved submission is not stored."""
-        self.lease.pending_count -= 1
+        self.lease.counts.pending_count -= 1
         self._resolve()
 
     on_dropped = on_refused
@@ -436,7 +437,7 @@ class StoredQueue(Queue):
         self.when_stored(lambda: self._when_fresh(done))
 
     def _when_fresh(self, done: Callable[[], None]) -> None:
-        if self.lease.ready_count or self._hub.clock() - self.lease.known_at <= FRESH_S:
+        if self.lease.ready_count or self._hub.clock() - self.lease.counts.known_at <= FRESH_S:
             done()
         else:
             self._hub.refresh_counts(done)

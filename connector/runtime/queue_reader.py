@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from connector.broker.lease import Event, StepKind
+from connector.broker.lease import Event, State, StepKind
 from connector.broker.ports import StoreError, TooMuch
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: A reader with nothing to do ends after this, and its stream with it.
 IDLE_S = 5.0
+REFUSED = "an acknowledgement was refused"
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +54,13 @@ class QueueReader:
 
     async def run(self) -> None:
         """Until idle or cancelled."""
+        lease = self._lease
+        if lease.state is not State.IDLE or lease.sent:  # an earlier reader failed, and its stream went with it
+            lease.on_event(Event.LOST)
         try:
             while True:
                 self._wake.clear()
-                step = self._lease.next_step()
+                step = lease.next_step()
                 if step.kind is StepKind.WAIT:
                     if not await self._wait(step):
                         return
@@ -65,7 +69,7 @@ class QueueReader:
                     await self._perform[step.kind]()
                 except TooMuch as error:
                     self._drop_stream()
-                    self._lease.on_too_much()
+                    lease.on_too_much()
                     log.warning("answer too large", kubemq_channel=self._queue.kubemq_channel, error=str(error))
                 except StoreError as error:
                     self._lose(error)
@@ -115,13 +119,13 @@ class QueueReader:
         if sequences:
             token = await stream.ack_range(transaction_id, sequences)
             lease.acks_sent(token, sequences)
-        if not sequences or lease.mine_count:
+        if not sequences or lease.needs_close:
             await stream.close_transaction(transaction_id)
 
     async def _finish(self) -> None:
         await self._end_transaction()
         self._lease.on_event(Event.CLOSED)
-        self._lease.on_event(Event.REST)
+        await self._get(self._lease.rest_size())
 
     _close = _finish
 
@@ -136,16 +140,13 @@ class QueueReader:
 
     async def _recover(self) -> None:
         lease = self._lease
-        if self._stream is None:
-            lease.transaction_id = ""
         await self._end_transaction()
         lease.on_event(Event.CLOSED)
+        if lease.sent:  # what is on its way would still be counted
+            await self._prove(self._open_stream())
         began = lease.begin_snapshot()
         rows = await self._store.snapshot()
-        waiting = self._broker.waiting_of(self._queue, rows)
-        if waiting is not None:
-            lease.on_snapshot(waiting, began)
-        await self._get(lease.recover_size(waiting))
+        await self._get(lease.recover_size(self._broker.count(self._queue, began, rows)))
 
     async def _get(self, size: int) -> None:
         lease = self._lease
@@ -161,9 +162,11 @@ class QueueReader:
         if answer.error:
             self._broker.counters.kubemq_errors += 1
             raise StoreError(answer.error)
-        lease.on_answer(answer)
+        is_proven = lease.on_answer(answer)
         self._broker.mark_dirty(self._queue)
         self._settle()
+        if not is_proven:
+            raise StoreError(REFUSED)
 
     async def _barrier(self) -> None:
         await self._prove(self._open_stream())
@@ -172,5 +175,4 @@ class QueueReader:
     async def _prove(self, stream: QueueStream) -> None:
         failed = await stream.barrier()
         if not self._lease.on_proof(failed):
-            message = "an acknowledgement was refused"
-            raise StoreError(message)
+            raise StoreError(REFUSED)

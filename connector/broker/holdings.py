@@ -1,0 +1,313 @@
+"""What a lease has in its hands: every message read from KubeMQ that is not known to be acknowledged, by identity.
+
+Owns the piles, what moves between them, and how the messages of an answer are filed:
+
+    mine = held (delivered, unsettled) + ready (read, undelivered) + moving (copy being stored)
+         + settled (acknowledgement not sent yet)
+
+and beside it ``sent``: acknowledged in a request whose success is not proven yet (acks are silent).  What does not
+come back has left the queue; a client may still have it (``orphans``), or its copy is still being stored
+(``departed``): should it return after all, it is known.  Knows no transaction and no time to act: that is the lease's
+(``lease.py``).  Rules: design.md section 3, points 4, 6, 8 and 9.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from connector.broker.acknowledged import Acknowledged, Repeated
+from connector.broker.backlog import Backlog
+from connector.broker.proofs import Proofs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from connector.broker.message import Message
+
+#: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
+MESSAGE_BYTES = 512
+
+
+def _cost(message: Message) -> int:
+    """Bytes of one message, for the caps; a header is about twice as long in the envelope."""
+    return len(message.body) + 2 * len(message.header) + MESSAGE_BYTES
+
+
+class Holdings:
+    """The piles of one queue's lease, by Sequence; ``orphans`` and ``departed`` by (Sequence, MessageID).
+
+    ``redelivered_upto``: up to this Sequence an earlier life may have delivered; ``highest_delivered``: this one has.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.ready: deque[Message] = deque()
+        self.held: dict[int, Message] = {}
+        self.moving: dict[int, Message] = {}
+        self.settled: dict[int, Message] = {}
+        self.orphans: dict[tuple[int, str], Message] = {}
+        self.departed: dict[tuple[int, str], Message] = {}
+        self.counts = Backlog()
+        self.repeated = Repeated()
+        self.redelivered_upto = 0
+        self.highest_delivered = 0
+        self.reread_count = 0
+        self._acknowledged = Acknowledged()
+        self._proofs = Proofs()
+        self._unseen: set[int] = set()
+        self._mine_bytes = 0
+        self._average_bytes = 2.0 * MESSAGE_BYTES
+        self._settled_at = 0.0
+        self._purge_waiters: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------ counts
+
+    @property
+    def mine_count(self) -> int:
+        """Messages of the open transaction that are not acknowledged yet."""
+        return len(self.held) + len(self.ready) + len(self.moving) + len(self.settled)
+
+    @property
+    def ready_count(self) -> int:
+        """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
+        return len(self.ready) + self.counts.count
+
+    @property
+    def backlog(self) -> int:
+        """Messages known to be stored and not read yet."""
+        return self.counts.count
+
+    @property
+    def sent(self) -> list[tuple[int, int, dict[int, Message]]]:
+        """What was acknowledged without proof so far (see ``Proofs``)."""
+        return self._proofs.sent
+
+    # ------------------------------------------------------------------ what consumers and clients do
+
+    def take(self) -> Message:
+        """Hand out the first ready message; it is held from now on."""
+        message = self.ready.popleft()
+        sequence = message.sequence
+        self.held[sequence] = message
+        if sequence > self.highest_delivered:
+            self.highest_delivered = sequence
+        if self._unseen:
+            self._unseen.discard(sequence)
+        return message
+
+    def settle(self, message: Message) -> None:
+        """The message is done with: its acknowledgement goes out with the next step."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            self._add_settled(sequence, message)
+        elif self._leaves(self.orphans, message):
+            self._acknowledged.add(sequence, message.message_id)
+
+    def start_move(self, message: Message) -> bool:
+        """A copy of this message is about to be stored; False when it was settled already."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            self.moving[sequence] = message
+            return True
+        if self._leaves(self.orphans, message):
+            self.departed[sequence, message.message_id] = message
+            return True
+        return False
+
+    def finish_move(self, message: Message) -> None:
+        """The copy is stored: the original may be acknowledged."""
+        sequence = message.sequence
+        if self.moving.get(sequence) is message:
+            del self.moving[sequence]
+            self._add_settled(sequence, message)
+        elif self._leaves(self.departed, message):
+            self._acknowledged.add(sequence, message.message_id)
+
+    def give_back(self, message: Message) -> None:
+        """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
+        sequence = message.sequence
+        if self.held.get(sequence) is message:
+            del self.held[sequence]
+            if not message.redelivered:
+                self._unseen.add(sequence)
+            self._insert_ready(message)
+        else:
+            self._leaves(self.orphans, message)
+
+    def purge(self, done: Callable[[], None]) -> None:
+        """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
+
+        ``done`` is called when their acknowledgements have provably arrived.
+        """
+        for message in self.ready:
+            self._add_settled(message.sequence, message)
+        self.ready.clear()
+        self._unseen.clear()
+        self.counts.start_purge()
+        self._purge_waiters.append(done)
+        self._check_purged()
+
+    def settle_everything(self) -> None:
+        """The queue is deleted: what is held or moving is acknowledged too."""
+        for pile in (self.held, self.moving):
+            for sequence, message in pile.items():
+                self._add_settled(sequence, message)
+            pile.clear()
+        self.orphans.clear()
+        self.departed.clear()
+
+    def when_flushed(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
+        self._proofs.wait(done, bool(self.settled))
+
+    def _check_purged(self) -> None:
+        if self.counts.purge_left == 0 and self._purge_waiters:
+            waiters, self._purge_waiters = self._purge_waiters, []
+            for done in waiters:
+                self.when_flushed(done)
+
+    def _insert_ready(self, message: Message) -> None:
+        """Into the ready list at its Sequence."""
+        ready, sequence = self.ready, message.sequence
+        at = len(ready)
+        while at and ready[at - 1].sequence > sequence:
+            at -= 1
+        ready.insert(at, message)
+
+    def _add_settled(self, sequence: int, message: Message) -> None:
+        if not self.settled:
+            self._settled_at = self._now()
+        self.settled[sequence] = message
+
+    def _leaves(self, pile: dict[tuple[int, str], Message], message: Message) -> bool:
+        """Take the message out of ``orphans`` or ``departed``; False when it is not there."""
+        key = (message.sequence, message.message_id)
+        if pile.get(key) is not message:
+            return False
+        del pile[key]
+        return True
+
+    # ------------------------------------------------------------------ what an answer brings
+
+    def _file(self, messages: list[Message], is_counted: bool) -> int:
+        """Re-link what is mine, put the rest in its pile; returns the bytes of the answer.
+
+        Not ``is_counted``: what returns although it had left the queue is not part of the known backlog.
+        """
+        held, settled, moving = self.held, self.settled, self.moving
+        was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
+        relinked = size = fresh = 0
+        for message in messages:
+            sequence = message.sequence
+            size += _cost(message)
+            mine = held.get(sequence) or settled.get(sequence) or was_ready.get(sequence) or moving.get(sequence)
+            if mine is not None and mine.message_id == message.message_id:
+                relinked += 1
+                continue
+            if mine is not None:
+                self._displace(sequence, mine)
+            fresh += self._take_in(sequence, message, is_counted)
+        if fresh:
+            self._average_bytes = 0.7 * self._average_bytes + 0.3 * size / len(messages)
+        self.counts.on_read(fresh, messages[-1].sequence if messages else 0)
+        self.reread_count += relinked
+        return size
+
+    def _take_in(self, sequence: int, message: Message, is_counted: bool) -> bool:
+        """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
+        self._mine_bytes += _cost(message)
+        is_purged = self.counts.takes(sequence)
+        if self._acknowledged.knows(sequence, message.message_id):
+            self._add_settled(sequence, message)
+            return is_counted
+        if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
+            return is_counted
+        if self.repeated.is_second(sequence, message.message_id) or is_purged:
+            self._add_settled(sequence, message)
+            return True
+        if sequence <= self.redelivered_upto or (sequence <= self.highest_delivered and sequence not in self._unseen):
+            message.redelivered = True
+        if self.ready and sequence < self.ready[-1].sequence:
+            self._insert_ready(message)
+        else:
+            self.ready.append(message)
+        return True
+
+    def _is_back(self, sequence: int, message_id: str) -> bool:
+        """Re-link what was thought to have left the queue."""
+        for gone, pile in ((self.orphans, self.held), (self.departed, self.moving)):
+            message = gone.pop((sequence, message_id), None)
+            if message is not None:
+                pile[sequence] = message
+                return True
+        return False
+
+    def _displace(self, sequence: int, message: Message) -> None:
+        """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
+        if not self._depart(sequence):
+            if self.settled.pop(sequence, None) is None:
+                self.ready.remove(message)
+            self._mine_bytes -= _cost(message)
+
+    def _depart(self, sequence: int) -> bool:
+        """What is held or moving has left the queue; False when it is neither."""
+        for pile, gone in ((self.held, self.orphans), (self.moving, self.departed)):
+            message = pile.pop(sequence, None)
+            if message is not None:
+                gone[sequence, message.message_id] = message
+                self._mine_bytes -= _cost(message)
+                return True
+        return False
+
+    def _forget(self, is_gone: Callable[[int], bool]) -> None:
+        """What of mine ``is_gone`` has left the queue (by Sequence).
+
+        Its acknowledgement is done, its requeue still stores the copy (point 4).
+        """
+        departed = 0
+        for pile in (self.held, self.moving):
+            for sequence in [sequence for sequence in pile if is_gone(sequence)]:
+                departed += self._depart(sequence)
+        for message in [message for message in self.ready if is_gone(message.sequence)]:
+            self.ready.remove(message)
+            self._mine_bytes -= _cost(message)
+            departed += 1
+        self.counts.confirmed_count += departed
+        self._confirm({s: self.settled.pop(s) for s in [s for s in self.settled if is_gone(s)]})
+        self._proofs.release(bool(self.settled))
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def _prove(self, failed: Iterable[int]) -> bool:
+        """Every sent AckRange not named in ``failed`` has arrived; False if any has failed."""
+        arrived, refused = self._proofs.resolve(failed)
+        for batch in arrived:
+            self._confirm(batch)
+        if refused:
+            self._settle_again(refused)
+            self._proofs.postpone()
+        self._proofs.release(bool(self.settled))
+        return not refused
+
+    def _confirm(self, batch: dict[int, Message]) -> None:
+        """These acknowledgements have arrived."""
+        add = self._acknowledged.add
+        for sequence, message in batch.items():
+            self._mine_bytes -= _cost(message)
+            add(sequence, message.message_id)
+        self.counts.confirmed_count += len(batch)
+
+    def _settle_again(self, batches: list[dict[int, Message]]) -> None:
+        """These acknowledgements did not arrive, or not provably: they are given again."""
+        for batch in batches:
+            for sequence, message in batch.items():
+                self._add_settled(sequence, message)
+
+    def _drop_ready(self) -> None:
+        """What was read ahead is unread again."""
+        self.counts.count += len(self.ready)
+        self._mine_bytes -= sum(map(_cost, self.ready))
+        self.ready.clear()
