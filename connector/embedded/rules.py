@@ -78,10 +78,16 @@ def policy_problem(policy: pb.QueueMessagePolicy) -> str:
 
 
 def reader_problem(client_id: str, channel: str) -> str:
-    """What is wrong with the ClientID or the queue of whoever wants to read."""
+    """What is wrong with the ClientID or the queue of whoever wants to read.
+
+    KubeMQ stores messages of a queue with a colon in its name, and lets nobody read them.
+    """
     if not client_id:
         return NO_CLIENT_ID
-    return queue_name_problem(channel) or (CANNOT_SUBSCRIBE if stored_name_problem(channel) else "")
+    problem = queue_name_problem(channel)
+    if not problem and (":" in channel or stored_name_problem(channel)):
+        problem = CANNOT_SUBSCRIBE
+    return problem
 
 
 def receive_problem(request: pb.ReceiveQueueMessagesRequest) -> str:
