@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -43,6 +44,8 @@ OPTIONS: tuple[tuple[str, int | str], ...] = (
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
+_CLIENT_ID = re.compile(r"[A-Za-z0-9_-]+")
+
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
@@ -50,8 +53,9 @@ _LONGEST_PAUSE_S = 1.0
 class KubeMQClient:
     """Channels to one KubeMQ server out of ``addresses`` (HOST:PORT or ``unix:/path``); call ``connect`` first.
 
-    ``client_id`` names this connector to KubeMQ and must differ between replicas.  ``connections`` is how many HTTP/2
-    connections the streams are spread over.  ``call_timeout_s`` is the deadline of Ping and QueuesInfo.
+    ``client_id`` names this connector to KubeMQ and differs between replicas: letters, digits, ``-`` and ``_``, as the
+    ClientID of a subscription must be.  ``connections`` is how many HTTP/2 connections the calls are spread over.
+    ``call_timeout_s`` is the deadline of Ping and QueuesInfo.
     """
 
     def __init__(
@@ -64,8 +68,8 @@ class KubeMQClient:
         call_timeout_s: float = 5.0,
     ) -> None:
         self.addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        if not self.addresses or not client_id or connections < 1:
-            raise ValueError("needs an address, a client id and at least one connection")
+        if not self.addresses or not _CLIENT_ID.fullmatch(client_id) or connections < 1:
+            raise ValueError("needs an address, a client id of letters, digits, '-' and '_', and a connection")
         self.client_id = client_id
         self.address = ""
         self._metadata = (("authorization", auth_token),) if auth_token else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import grpc.aio
 
@@ -60,7 +60,7 @@ class KubeMQTopologyLog:
         if self._appender is not None:
             await self._appender.close()
 
-    async def follow(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def follow(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """Every event as (Sequence, bytes) from the first kept one, then live; ``(0, b"")`` once after what existed.
 
         What existed ends at a marker of our own, appended before the subscription; nobody's markers are yielded.

@@ -21,7 +21,7 @@ import grpc.aio
 
 from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import Outgoing, StoreError, Unavailable
+from connector.broker.ports import Outgoing, StoreError, TooMuch, Unavailable
 from mapping.envelope import encode
 
 #: Left of the server's limit for what a Get's answer adds to a stored message, and for the request around the messages.
@@ -85,12 +85,10 @@ class KubeMQStoreLane:
         """
         if self._is_cancelled:
             raise Unavailable("the lane was dropped")
-        if self._duplex.is_gone:
-            self._duplex = Duplex(self._open_call)
         requests, refused = self._requests(batch)
         results: list[str] = []
         for request in requests:
-            results += await self._exchange(request, batch)
+            results += await self._store(request, batch)
         for index, reason in refused:
             results.insert(index, reason)
         return results
@@ -137,6 +135,24 @@ class KubeMQStoreLane:
             requests[-1].Messages.append(mould)
         return requests, refused
 
+    async def _store(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
+        """Return the results of one request; one that is larger than the server takes goes in halves.
+
+        That happens only where the server's limit is below ours: it is learned, so that it does not happen again.
+        """
+        if self._duplex.is_gone:
+            self._duplex = Duplex(self._open_call)
+        try:
+            return await self._exchange(request, batch)
+        except TooMuch as error:
+            count = len(request.Messages)
+            if count == 1:
+                return [f"{_TOO_LARGE} ({error})"]
+            self._limit_bytes = min(self._limit_bytes, request.ByteSize() // 2)
+            first = pb.QueuesUpstreamRequest(Messages=request.Messages[: count // 2])
+            second = pb.QueuesUpstreamRequest(Messages=request.Messages[count // 2 :])
+            return [*await self._store(first, batch), *await self._store(second, batch)]
+
     async def _exchange(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
         """Send one request and return its results."""
         request.RequestID = str(next(self._numbers))
@@ -146,7 +162,10 @@ class KubeMQStoreLane:
         try:
             await duplex.write(request)
             if self._repeat is not None:
-                self._start_timer(self._repeat, request, batch, self._repeat.after_s)
+                loop = asyncio.get_running_loop()
+                self._repeat_timer = loop.call_later(
+                    self._repeat.after_s, self._on_unanswered, self._repeat, request, batch
+                )
             response = await duplex.read()
             while response.RefRequestID not in self._awaited:  # the late answer to what was sent twice
                 response = await duplex.read()
@@ -155,20 +174,16 @@ class KubeMQStoreLane:
             duplex.stop_deadline()
         return _results(response, len(request.Messages))
 
-    def _start_timer(
-        self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing], seconds: float
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self._repeat_timer = loop.call_later(seconds, self._on_unanswered, repeat, request, batch, seconds)
-
-    def _on_unanswered(
-        self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing], waited_s: float
-    ) -> None:
+    def _on_unanswered(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
         """The answer is late: give a large request the time it needs, then send it once more."""
-        more_s = repeat.after_s + request.ByteSize() / _BYTES_PER_S - waited_s
-        if more_s > repeat.after_s / 10:
-            self._start_timer(repeat, request, batch, more_s)
-            return
+        more_s = request.ByteSize() / _BYTES_PER_S
+        if more_s < repeat.after_s:
+            self._on_overdue(repeat, request, batch)
+        else:
+            loop = asyncio.get_running_loop()
+            self._repeat_timer = loop.call_later(more_s, self._on_overdue, repeat, request, batch)
+
+    def _on_overdue(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
         repeat.tell(batch)
         self._repeating = asyncio.create_task(self._send_again(request), name="kubemq repeat")
 

@@ -1,0 +1,35 @@
+"""Waiting for what ends elsewhere: gRPC's own task per call, and what a failing request says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Protocol
+
+from tests.support.waiting import until
+
+
+class Closeable(Protocol):
+    """A client, store or log."""
+
+    async def close(self) -> None:
+        """End all that is open."""
+
+
+async def closed(*closeables: Closeable) -> None:
+    """Close all, in order, and return when the tasks of their calls are done."""
+    for closeable in closeables:
+        await closeable.close()
+    await until(lambda: not any(_is_of_a_call(task) for task in asyncio.all_tasks()))
+
+
+async def outcome(request: Awaitable[object]) -> object:
+    """Return what a request returns or raises; a cancelled one is cancelled."""
+    try:
+        return await request
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return error
+
+
+def _is_of_a_call(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__qualname__", "").startswith("_AioCall.") and not task.done()

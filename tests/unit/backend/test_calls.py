@@ -1,0 +1,187 @@
+"""Streams end once, with one reason, in the port's words; cancelling a task is something else than dropping."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from connector.backend.kubemq import KubeMQClient
+from connector.backend.kubemq.calls import Duplex
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.broker.ports import StoreError, TimedOut, TooMuch, Unavailable
+from tests.unit.backend.scripted import Context, Scripted
+from tests.unit.backend.settling import outcome
+
+Stream = Duplex[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]
+REQUEST = pb.QueuesDownstreamRequest(RequestID="1")
+
+
+async def echo(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield pb.QueuesDownstreamResponse(RefRequestId=request.RequestID)
+
+
+async def silent(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async for request in requests:
+        if request.RequestID == "answer":
+            yield pb.QueuesDownstreamResponse()
+
+
+def ending(status: grpc.StatusCode) -> Any:
+    async def end(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        async for _ in requests:
+            if status is not grpc.StatusCode.OK:
+                await context.abort(status, "because")
+            return
+        yield None
+
+    return end
+
+
+@pytest.fixture
+def stream(client: KubeMQClient) -> Stream:
+    return Duplex(client.open_downstream)
+
+
+async def test_requests_and_answers_pass(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = echo
+    for number in ("a", "b"):
+        await stream.write(pb.QueuesDownstreamRequest(RequestID=number))
+        assert (await stream.read()).RefRequestId == number
+    assert not stream.is_gone
+    stream.drop()
+    assert stream.is_gone
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, TooMuch),
+        (grpc.StatusCode.UNAVAILABLE, Unavailable),
+        (grpc.StatusCode.INTERNAL, Unavailable),
+        (grpc.StatusCode.CANCELLED, Unavailable),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, TimedOut),
+    ],
+)
+async def test_a_stream_that_the_server_ends_raises_the_same_for_ever(
+    server: Scripted, stream: Stream, status: grpc.StatusCode, error: type[StoreError]
+) -> None:
+    server.handlers["QueuesDownstream"] = ending(status)
+    await stream.write(REQUEST)
+    for _ in range(2):
+        with pytest.raises(error, match="because"):
+            await stream.read()
+        with pytest.raises(error, match="because"):
+            await stream.write(REQUEST)
+
+
+async def test_an_end_without_an_error_is_one(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = ending(grpc.StatusCode.OK)
+    await stream.write(REQUEST)
+    with pytest.raises(Unavailable, match="ended the stream"):
+        await stream.read()
+
+
+async def test_a_write_after_the_end_tells_the_status(server: Scripted, client: KubeMQClient) -> None:
+    """A stream that ended while nobody read: gRPC itself says only that it is over."""
+    calls = []
+
+    def open_call() -> Any:
+        calls.append(client.open_downstream())
+        return calls[-1]
+
+    server.handlers["QueuesDownstream"] = ending(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    stream: Stream = Duplex(open_call)
+    await stream.write(REQUEST)
+    await calls[0].code()
+
+    with pytest.raises(TooMuch, match="because"):
+        await stream.write(REQUEST)
+
+
+async def test_dropping_ends_who_waits(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    await stream.write(REQUEST)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(outcome(stream.read()))
+        await asyncio.sleep(0)
+        stream.drop("no longer needed")
+
+    assert_unavailable(reading.result(), "no longer needed")
+
+
+async def test_a_cancelled_task_stays_cancelled(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    await stream.write(REQUEST)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(outcome(stream.read()))
+        await asyncio.sleep(0)
+        reading.cancel()
+
+    assert reading.cancelled()
+    with pytest.raises(Unavailable, match="the request was cancelled"):
+        await stream.read()
+
+
+async def test_a_task_cancelled_while_its_stream_is_dropped_stays_cancelled(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    await stream.write(REQUEST)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(outcome(stream.read()))
+        await asyncio.sleep(0)
+        stream.drop()
+        reading.cancel()
+
+    assert reading.cancelled()
+
+
+async def test_a_deadline_ends_the_stream(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    stream.start_deadline(0.05)
+    await stream.write(REQUEST)
+    for _ in range(2):
+        with pytest.raises(TimedOut, match=r"within 0\.05 s"):
+            await stream.read()
+
+
+async def test_a_deadline_that_was_kept_is_forgotten(server: Scripted, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    stream.start_deadline(0.01)
+    stream.stop_deadline()
+    stream.start_deadline(60)
+    await stream.write(REQUEST)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(outcome(stream.read()))
+        await asyncio.wait([reading], timeout=0.05)
+        assert not reading.done()
+        await stream.write(pb.QueuesDownstreamRequest(RequestID="answer"))
+
+    assert isinstance(reading.result(), pb.QueuesDownstreamResponse)
+    stream.drop()
+
+
+async def test_a_client_that_is_not_connected(server: Scripted) -> None:
+    stream: Stream = Duplex(KubeMQClient(server.address, "unit").open_downstream)
+    with pytest.raises(Unavailable, match="not connected"):
+        await stream.write(REQUEST)
+
+
+async def test_closing_the_client_ends_who_waits(server: Scripted, client: KubeMQClient, stream: Stream) -> None:
+    server.handlers["QueuesDownstream"] = silent
+    await stream.write(REQUEST)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(outcome(stream.read()))
+        await asyncio.sleep(0)
+        await client.close()
+
+    assert_unavailable(reading.result(), "")
+
+
+def assert_unavailable(error: object, text: str) -> None:
+    assert isinstance(error, Unavailable)
+    assert text in str(error)

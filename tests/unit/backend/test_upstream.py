@@ -1,0 +1,333 @@
+"""Requests of a lane: their results, their size, and what is done about one that is never answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from connector.backend.kubemq import KubeMQClient, KubeMQStore
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.backend.kubemq.upstream import SPARE_BYTES
+from connector.broker.message import Message
+from connector.broker.ports import Outgoing, StoreLane, TimedOut, Unavailable
+from mapping.envelope import encode
+from tests.unit.backend.scripted import Context, Scripted
+from tests.unit.backend.settling import outcome
+
+HEADER = b"\x10\x00\x02"
+STORED = pb.SendQueueMessageResult(SentAt=1)
+
+Answering = Callable[[pb.QueuesUpstreamRequest], Sequence[pb.QueuesUpstreamResponse]]
+
+
+class Copy:
+    """What a lane takes."""
+
+    def __init__(self, body: bytes, kubemq_channel: str = "amqp.default.q", **fields: Any) -> None:
+        fields = {
+            "exchange": "",
+            "routing_key": "q",
+            "header": HEADER,
+            "message_id": f"~a.{body[:9].decode()}",
+        } | fields
+        self.message = Message(body=body, **fields)
+        self.kubemq_channel = kubemq_channel
+
+
+def copies(*bodies: str) -> list[Outgoing]:
+    return [Copy(body.encode()) for body in bodies]
+
+
+def all_stored(request: pb.QueuesUpstreamRequest) -> list[pb.QueuesUpstreamResponse]:
+    return [pb.QueuesUpstreamResponse(RefRequestID=request.RequestID, Results=[STORED for _ in request.Messages])]
+
+
+class Upstream:
+    """Keeps the requests and answers each with what ``answer`` says."""
+
+    def __init__(self, answer: Answering = all_stored) -> None:
+        self.answer = answer
+        self.requests: list[pb.QueuesUpstreamRequest] = []
+        self.streams = 0
+
+    async def serve(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        self.streams += 1
+        async for request in requests:
+            self.requests.append(request)
+            for response in self.answer(request):
+                yield response
+
+
+@pytest.fixture
+def upstream(server: Scripted) -> Upstream:
+    upstream = Upstream()
+    server.handlers["QueuesUpstream"] = upstream.serve
+    return upstream
+
+
+@pytest.fixture
+def lane(client: KubeMQClient, upstream: Upstream) -> StoreLane:
+    return KubeMQStore(client, send_timeout_s=5).open_lane()
+
+
+async def test_a_message_is_stored_with_envelope_policy_and_ids(lane: StoreLane, upstream: Upstream) -> None:
+    batch: list[Outgoing] = [
+        Copy(b"one", exchange="x", routing_key="k", message_id="~a.1"),
+        Copy(b"", "amqp.default.other", message_id="~a.2", redelivered=True, delivery_count=2),
+        Copy(b"three", message_id="~a.3"),
+    ]
+
+    assert await lane.send(batch) == ["", "", ""]
+
+    (request,) = upstream.requests
+    one, two, three = request.Messages
+    assert (one.MessageID, one.ClientID, one.Channel, one.Body) == ("~a.1", "unit", "amqp.default.q", b"one")
+    assert one.Metadata == encode("x", "k", HEADER)
+    assert (two.MessageID, two.Channel, two.Body) == ("~a.2", "amqp.default.other", b"")
+    assert two.Metadata == encode("", "q", HEADER, redelivered=True, delivery_count=2)
+    assert (three.Channel, three.Metadata, three.Body) == ("amqp.default.q", encode("", "q", HEADER), b"three")
+    for message in request.Messages:
+        assert message.Policy == pb.QueueMessagePolicy(MaxReceiveCount=1024)
+        assert not message.Tags
+
+
+async def test_an_empty_batch_asks_nobody(lane: StoreLane, upstream: Upstream) -> None:
+    assert await lane.send([]) == []
+    assert upstream.requests == []
+
+
+async def test_errors_are_told_per_message(lane: StoreLane, upstream: Upstream) -> None:
+    results = [
+        STORED,
+        pb.SendQueueMessageResult(IsError=True, Error="Error 120: invalid queue name"),
+        pb.SendQueueMessageResult(IsError=True),
+        pb.SendQueueMessageResult(),  # the server could not hand it to its store, and says no more
+        STORED,
+    ]
+    upstream.answer = lambda request: [pb.QueuesUpstreamResponse(RefRequestID=request.RequestID, Results=results)]
+
+    told = await lane.send(copies("1", "2", "3", "4", "5"))
+
+    assert told[0] == told[4] == ""
+    assert told[1] == "Error 120: invalid queue name"
+    assert told[2] == "refused without a reason"
+    assert "did not store" in told[3]
+
+
+async def test_an_error_of_the_request_is_one_of_each_message(lane: StoreLane, upstream: Upstream) -> None:
+    upstream.answer = lambda request: [
+        pb.QueuesUpstreamResponse(RefRequestID=request.RequestID, IsError=True, Error="Error 409: shutdown")
+    ]
+
+    assert await lane.send(copies("1", "2")) == ["Error 409: shutdown"] * 2
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_results_unknown(lane: StoreLane, upstream: Upstream) -> None:
+    upstream.answer = lambda request: [pb.QueuesUpstreamResponse(RefRequestID=request.RequestID, Results=[STORED])]
+
+    with pytest.raises(Unavailable, match="1 results to 2 messages"):
+        await lane.send(copies("1", "2"))
+
+
+async def test_a_text_that_is_no_utf_8_is_refused_alone(lane: StoreLane, upstream: Upstream) -> None:
+    bad = Copy(b"bad", "amqp.default.\udcff")
+
+    results = await lane.send([*copies("1"), bad, *copies("2"), Copy(b"bad", message_id="\udcff")])
+
+    assert [bool(result) for result in results] == [False, True, False, True]
+    assert results[1].startswith("cannot be stored")
+    assert [message.Body for message in upstream.requests[0].Messages] == [b"1", b"2"]
+    assert {message.Channel for message in upstream.requests[0].Messages} == {"amqp.default.q"}
+
+
+# ------------------------------------------------------------------------------------------------------- limits
+LIMIT_BYTES = 40_000
+
+
+@pytest.fixture
+def small_lane(client: KubeMQClient, upstream: Upstream) -> StoreLane:
+    return KubeMQStore(client, limit_bytes=LIMIT_BYTES + SPARE_BYTES).open_lane()
+
+
+async def test_a_batch_over_the_limit_goes_in_several_requests(small_lane: StoreLane, upstream: Upstream) -> None:
+    bodies = [b"%d" % number + bytes(9_000) for number in range(10)]
+
+    assert await small_lane.send([Copy(body, message_id="~a.1") for body in bodies]) == [""] * 10
+
+    assert len(upstream.requests) > 1
+    assert all(request.ByteSize() <= LIMIT_BYTES for request in upstream.requests)
+    assert [message.Body for request in upstream.requests for message in request.Messages] == bodies
+    assert upstream.streams == 1
+
+
+async def test_a_message_over_the_limit_is_refused_alone(small_lane: StoreLane, upstream: Upstream) -> None:
+    large = Copy(bytes(LIMIT_BYTES), message_id="~a.2")
+
+    results = await small_lane.send([*copies("1"), large, *copies("3"), large])
+
+    assert [bool(result) for result in results] == [False, True, False, True]
+    assert "larger than KubeMQ takes" in results[1]
+    assert [message.Body for request in upstream.requests for message in request.Messages] == [b"1", b"3"]
+
+
+async def test_a_message_just_under_the_limit_passes(small_lane: StoreLane, upstream: Upstream) -> None:
+    body = bytes(LIMIT_BYTES - 200)
+
+    assert await small_lane.send([Copy(body, message_id="~a.1")]) == [""]
+    assert upstream.requests[0].ByteSize() <= LIMIT_BYTES + SPARE_BYTES
+
+
+async def test_a_server_with_a_smaller_limit_than_ours(server: Scripted, lane: StoreLane, upstream: Upstream) -> None:
+    """RESOURCE_EXHAUSTED ends the stream; the request goes in halves, and the limit is remembered."""
+    rejected = 0
+
+    async def serve(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        nonlocal rejected
+        async for request in requests:
+            if request.ByteSize() > LIMIT_BYTES:
+                rejected += 1
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max")
+            upstream.requests.append(request)
+            for response in all_stored(request):
+                yield response
+
+    server.handlers["QueuesUpstream"] = serve
+    batch: list[Outgoing] = [Copy(b"%d" % number + bytes(9_000), message_id="~a.1") for number in range(10)]
+    batch.insert(3, Copy(bytes(LIMIT_BYTES), message_id="~a.2"))
+
+    results = await lane.send(batch)
+
+    assert [index for index, result in enumerate(results) if result] == [3]
+    assert "larger than KubeMQ takes" in results[3]
+    stored = [message.Body[:1] for request in upstream.requests for message in request.Messages]
+    assert stored == [b"%d" % number for number in range(10)]
+    before = rejected
+    assert await lane.send(batch[:3]) == [""] * 3
+    assert rejected == before
+
+
+# --------------------------------------------------------------------------------------------------- never answered
+def silent_at_first() -> Answering:
+    """Answers nothing to the first request, all others as they should be."""
+    seen = []
+
+    def answer(request: pb.QueuesUpstreamRequest) -> list[pb.QueuesUpstreamResponse]:
+        seen.append(request)
+        return [] if len(seen) == 1 else all_stored(request)
+
+    return answer
+
+
+async def test_an_unanswered_request_is_sent_again_once_and_told_before(
+    client: KubeMQClient, upstream: Upstream
+) -> None:
+    told: list[tuple[list[bytes], int]] = []
+
+    def tell(batch: Sequence[Outgoing]) -> None:
+        told.append(([outgoing.message.body for outgoing in batch], len(upstream.requests)))
+
+    upstream.answer = silent_at_first()
+    store = KubeMQStore(client, on_repeat=tell, repeat_after_s=0.02)
+    lane = store.open_lane()
+
+    assert await lane.send(copies("1", "2")) == ["", ""]
+    assert await lane.send(copies("3")) == [""]
+
+    first, second, third = upstream.requests
+    assert first.Messages == second.Messages
+    assert first.RequestID != second.RequestID
+    assert told == [([b"1", b"2"], 1)]
+    assert store.repeated_count == 1
+    assert [message.Body for message in third.Messages] == [b"3"]
+    lane.cancel()
+
+
+async def test_a_late_answer_counts_and_the_second_is_skipped(client: KubeMQClient, upstream: Upstream) -> None:
+    """The first answer comes after the repetition: it is taken, and the other does not disturb the next request."""
+    held: list[pb.QueuesUpstreamResponse] = []
+
+    def answer(request: pb.QueuesUpstreamRequest) -> list[pb.QueuesUpstreamResponse]:
+        if len(upstream.requests) == 1:
+            held.extend(all_stored(request))
+            return []
+        refused = pb.SendQueueMessageResult(IsError=True, Error="second")
+        second = pb.QueuesUpstreamResponse(RefRequestID=request.RequestID, Results=[refused])
+        return [*held, second] if len(upstream.requests) == 2 else all_stored(request)
+
+    upstream.answer = answer
+    lane = KubeMQStore(client, on_repeat=lambda batch: None, repeat_after_s=0.02).open_lane()
+
+    assert await lane.send(copies("1")) == [""]
+    assert await lane.send(copies("2")) == [""]
+    lane.cancel()
+
+
+async def test_without_a_listener_nothing_is_sent_twice(client: KubeMQClient, upstream: Upstream) -> None:
+    upstream.answer = lambda request: []
+    lane = KubeMQStore(client, send_timeout_s=0.1, repeat_after_s=0.01).open_lane()
+
+    with pytest.raises(TimedOut):
+        await lane.send(copies("1"))
+    assert len(upstream.requests) == 1
+
+
+async def test_nothing_answered_at_all_ends_in_time_out_and_the_lane_starts_anew(
+    client: KubeMQClient, upstream: Upstream
+) -> None:
+    upstream.answer = lambda request: []
+    lane = KubeMQStore(client, on_repeat=lambda batch: None, repeat_after_s=0.01, send_timeout_s=0.1).open_lane()
+    with pytest.raises(TimedOut):
+        await lane.send(copies("1"))
+    assert len(upstream.requests) == 2
+
+    upstream.answer = all_stored
+    assert await lane.send(copies("2")) == [""]
+
+    assert upstream.streams == 2
+    lane.cancel()
+
+
+async def test_a_large_request_is_given_more_time(client: KubeMQClient, upstream: Upstream) -> None:
+    """20 MB/s: 1 MB is 50 ms on top of the 1 ms."""
+    upstream.answer = lambda request: []
+    told: list[float] = []
+    loop = asyncio.get_running_loop()
+    lane = KubeMQStore(
+        client, on_repeat=lambda batch: told.append(loop.time()), repeat_after_s=0.001, send_timeout_s=0.5
+    ).open_lane()
+    start = loop.time()
+
+    with pytest.raises(TimedOut):
+        await lane.send([Copy(bytes(1_000_000), message_id="~a.1")])
+
+    assert told[0] - start >= 0.05
+
+
+async def test_a_lane_dropped_while_it_waits(client: KubeMQClient, upstream: Upstream) -> None:
+    upstream.answer = lambda request: []
+    lane = KubeMQStore(client, on_repeat=lambda batch: None, repeat_after_s=0.01).open_lane()
+    async with asyncio.TaskGroup() as group:
+        sending = group.create_task(outcome(lane.send(copies("1"))))
+        await asyncio.wait([sending], timeout=0.05)
+        lane.cancel()
+
+    assert isinstance(sending.result(), Unavailable)
+    with pytest.raises(Unavailable):
+        await lane.send(copies("2"))
+
+
+async def test_a_sender_cancelled_while_it_waits(client: KubeMQClient, upstream: Upstream) -> None:
+    upstream.answer = silent_at_first()
+    lane = KubeMQStore(client).open_lane()
+    async with asyncio.TaskGroup() as group:
+        sending = group.create_task(outcome(lane.send(copies("1"))))
+        await asyncio.wait([sending], timeout=0.05)
+        sending.cancel()
+
+    assert sending.cancelled()
+    assert await lane.send(copies("2")) == [""]
+    lane.cancel()
