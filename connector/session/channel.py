@@ -53,10 +53,17 @@ class Wait:
     ``orphan`` gets a result that comes when the channel has no more use for it.
     """
 
-    __slots__ = ("_channel", "_orphan", "_reply", "method_ids")
+    __slots__ = ("_channel", "_orphan", "_reply", "expires_at", "method_ids")
 
-    def __init__(self, channel: Channel, reply: Callable[[Any], None], orphan: Callable[[Any], None] | None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        reply: Callable[[Any], None],
+        orphan: Callable[[Any], None] | None,
+        expires_at: float | None,
+    ) -> None:
         self._channel = channel
+        self.expires_at = expires_at
         self._reply = reply
         self._orphan = orphan
         self.method_ids = channel.connection.method_ids
@@ -149,11 +156,29 @@ class Channel:
         else:
             self.postpone(handle_method, (method,), 0)
 
-    def wait(self, reply: Callable[[Any], None], orphan: Callable[[Any], None] | None = None) -> Wait:
-        """Begin a slow operation: hand the result to the broker as its ``done``; events wait until it is called."""
-        self._waiting = wait = Wait(self, reply, orphan)
+    def wait(
+        self,
+        reply: Callable[[Any], None],
+        orphan: Callable[[Any], None] | None = None,
+        *,
+        is_bounded: bool = True,
+    ) -> Wait:
+        """Begin a slow operation: hand the result to the broker as its ``done``; events wait until it is called.
+
+        Unless it is unbounded (emptying a queue takes as long as it takes), it ends with 541 at the deadline.
+        """
+        expires_at = self.connection.now() + self.connection.policy.wait_deadline_s if is_bounded else None
+        self._waiting = wait = Wait(self, reply, orphan, expires_at)
         self.is_ready = False
         return wait
+
+    def check_wait(self, now: float) -> None:
+        """End the connection when a slow operation has had no result for too long."""
+        wait = self._waiting
+        if wait is not None and wait.expires_at is not None and now >= wait.expires_at:
+            self._waiting = None
+            error = AmqpError(ReplyCode.INTERNAL_ERROR, "KubeMQ did not answer in time", *wait.method_ids)
+            self.connection.on_failure(error, self)
 
     def on_result(self, wait: Wait, result: object) -> None:
         """The slow-path runner: answer, then go on with what was put in line."""

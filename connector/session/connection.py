@@ -173,6 +173,12 @@ class Connection:
             self.output.put(HEARTBEAT)
         elif verdict is Verdict.DEAD:
             self._abort()
+        for channel in list(self._channels.values()):
+            channel.check_wait(now)
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock()
 
     def block(self, reason: str) -> None:
         """KubeMQ cannot take more: with its next publish the connection is blocked and no longer read (PC-19)."""

@@ -26,6 +26,8 @@ class SessionPolicy:
     handshake_timeout_s: float = 10.0
     #: Wait for close-ok, or for a client to read our last words, this long before the socket is closed.
     closing_timeout_s: float = 5.0
+    #: A declare, bind or get without a result for so long ends its connection with 541.
+    wait_deadline_s: float = 15.0
     #: Let a client whose login failed wait this long (SE-01).
     refusal_delay_s: float = 1.0
     #: Output waiting for the socket, at which deliveries stop (PC-17).

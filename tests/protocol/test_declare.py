@@ -209,3 +209,13 @@ def test_line_ends_are_taken_out_of_names(client: Dialogue) -> None:
     assert client.call(1, commands.Queue.Delete, queue="q\n").message_count == 0
     client.send(1, commands.Queue.Declare, queue="q", passive=True)
     assert client.expect(1, commands.Channel.Close).reply_code == 404
+
+
+def test_a_declare_that_gets_no_answer_ends_the_connection_at_the_deadline(world: World, client: Dialogue) -> None:
+    world.hold_events = True
+    client.send(1, commands.Queue.Declare, queue="never", durable=True)
+    world.advance(world.policy.wait_deadline_s - 1, client.connection)
+    client.expect_nothing()
+    world.advance(2, client.connection)
+    close = client.expect(0, commands.Connection.Close)
+    assert (close.reply_code, close.class_id, close.method_id) == (541, 50, 10)

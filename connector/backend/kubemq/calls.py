@@ -36,8 +36,8 @@ class Inbound(Generic[Response]):
 
     @property
     def is_gone(self) -> bool:
-        """True after a failure or ``drop``."""
-        return self._failure is not None
+        """True after a failure or ``drop``, and when KubeMQ or the link has ended the call meanwhile."""
+        return self._failure is not None or (self._call is not None and self._call.done())
 
     def start_deadline(self, seconds: float) -> None:
         """Let the call fail with TimedOut in so many seconds unless ``stop_deadline`` comes first."""

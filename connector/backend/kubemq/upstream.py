@@ -106,8 +106,9 @@ class KubeMQStoreLane:
         requests: list[pb.QueuesUpstreamRequest] = []
         refused: list[tuple[int, str]] = []
         mould = pb.QueueMessage(ClientID=self._client_id, Policy=self._policy)
+        append = pb.QueuesUpstreamRequest().Messages.append  # of none of them: the first message opens a request
         kubemq_channel = metadata = ""
-        limit_bytes = size_bytes = self._limit_bytes  # as if full: the first message opens a request
+        limit_bytes = size_bytes = self._limit_bytes
         for index, outgoing in enumerate(batch):
             message = outgoing.message
             try:
@@ -132,7 +133,8 @@ class KubeMQStoreLane:
                     continue
                 size_bytes = cost_bytes
                 requests.append(pb.QueuesUpstreamRequest())
-            requests[-1].Messages.append(mould)
+                append = requests[-1].Messages.append
+            append(mould)
         return requests, refused
 
     async def _store(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
