@@ -66,8 +66,8 @@ class QueueWriter:
         try:
             while True:
                 if not len(self._outbox):
-                    self._wake.clear()
-                    await self._wake.wait()
+                    await self._wait()
+                    continue
                 batch = self._outbox.take()
                 self.is_busy = bool(batch)
                 if batch:
@@ -76,6 +76,30 @@ class QueueWriter:
                 self._settle()
         finally:
             self._drop_lane()
+
+    async def _wait(self) -> None:
+        """Return when something may wait; a failing lane looks for KubeMQ by itself, since publishers are blocked."""
+        if self._failing_since is None:
+            self._wake.clear()
+            await self._wake.wait()
+            return
+        try:
+            await self._store.ping()
+        except StoreError:
+            await self._pause()
+        else:
+            self._on_answer()
+            self._settle()
+
+    def _on_answer(self) -> None:
+        self._pause_s = MIN_PAUSE_S
+        if self._failing_since is not None:
+            self._failing_since = None
+            self._on_link()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
 
     async def _send(self, batch: list[Submission]) -> None:
         if self._lane is None:
@@ -92,13 +116,9 @@ class QueueWriter:
             on_unknown(self._outbox, batch, str(error))
             self._check_deadline()
             self._settle()
-            await asyncio.sleep(self._pause_s)
-            self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
+            await self._pause()
         else:
-            self._pause_s = MIN_PAUSE_S
-            if self._failing_since is not None:
-                self._failing_since = None
-                self._on_link()
+            self._on_answer()
             on_results(batch, errors)
 
     def _check_deadline(self) -> None:

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from connector.broker.counters import Counters
+from connector.broker.message import Message
+from connector.broker.outbox import Outbox, Submission
+from connector.broker.ports import Outgoing, QueueStore, ServerInfo, Unavailable
+from connector.broker.queue import StoredQueue
+from connector.runtime.queue_writer import QueueWriter
+from tests.support.waiting import until
+
+
+class FakeQueue:
+    """What a submission needs of its queue."""
+
+    kubemq_channel = "amqp.default.q"
+    is_deleted = False
+
+    def on_stored(self) -> None: ...
+
+    def on_refused(self) -> None: ...
+
+
+class Results:
+    """A receipt of a channel with confirms."""
+
+    retry = False
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.refused: list[int] = []
+
+    def on_stored(self, token: int) -> None:
+        self.stored.append(token)
+
+    def on_refused(self, token: int, reason: str) -> None:
+        self.refused.append(token)
+
+    def flush(self) -> None: ...
+
+
+class FakeStore:
+    """A KubeMQ that answers or does not; also its own lane."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.pings = 0
+
+    def open_lane(self) -> FakeStore:
+        return self
+
+    def cancel(self) -> None: ...
+
+    async def send(self, batch: Sequence[Outgoing]) -> list[str]:
+        self._check()
+        return [""] * len(batch)
+
+    async def ping(self) -> ServerInfo:
+        self.pings += 1
+        self._check()
+        return ServerInfo("host", "2.4.0", 1)
+
+    def _check(self) -> None:
+        if not self.is_up:
+            raise Unavailable("down")
+
+
+class Lane:
+    """A writer at work."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.results = Results()
+        self.links: list[bool] = []
+        self.outbox = Outbox(lambda: self.writer.wake())  # noqa: PLW0108 # the writer is made next
+        self.writer = QueueWriter(
+            self.outbox,
+            cast("QueueStore", self.store),
+            Counters(),
+            settle=lambda: None,
+            on_link=lambda: self.links.append(self.writer.is_failing),
+            deadline_s=30.0,
+        )
+
+    def publish(self, token: int) -> None:
+        queue: Any = FakeQueue()
+        message = Message("", "q", b"\0\0", b"body", f"id {token}")
+        self.outbox.append(Submission(cast("StoredQueue", queue), message, self.results, token))
+
+
+@pytest.fixture
+async def lane() -> AsyncIterator[Lane]:
+    lane = Lane()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(lane.writer.run())
+        yield lane
+        task.cancel()
+
+
+async def test_what_is_published_is_stored(lane: Lane) -> None:
+    lane.publish(1)
+    await until(lambda: lane.results.stored == [1])
+    assert lane.links == []
+
+
+async def test_a_lane_with_nothing_left_to_send_notices_that_kubemq_is_back(lane: Lane) -> None:
+    lane.store.is_up = False
+    lane.publish(1)
+    await until(lambda: lane.results.refused == [1])
+    assert lane.writer.is_failing
+    await until(lambda: lane.store.pings > 1)
+    assert lane.writer.is_failing
+    lane.store.is_up = True
+    await until(lambda: not lane.writer.is_failing)
+    assert lane.links == [True, False]
+
+
+async def test_a_lane_that_looks_for_kubemq_sends_what_comes_meanwhile(lane: Lane) -> None:
+    lane.store.is_up = False
+    lane.publish(1)
+    await until(lambda: lane.store.pings > 0)
+    lane.publish(2)
+    await until(lambda: lane.results.refused == [1, 2])
+    lane.store.is_up = True
+    lane.publish(3)
+    await until(lambda: lane.results.stored == [3])
+    assert not lane.writer.is_failing
