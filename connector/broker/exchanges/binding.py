@@ -42,7 +42,7 @@ def canonical_arguments(arguments: Table) -> bytes:
     """Encode binding arguments so that equal tables are equal bytes.
 
     The order of the keys does not matter at the top, but does inside tables; the two letters of a 64-bit integer are
-    one type; the width of an integer matters, although matching ignores it (RabbitMQ 3.10).
+    one type, -0.0 is 0.0; the width of a number matters, although matching ignores it (RabbitMQ 3.10).
     """
     if not arguments:
         return NO_ARGUMENTS
@@ -54,6 +54,8 @@ def _canonical(field: Field) -> Field:
     match letter:
         case "L":
             return ("l", value)
+        case "d" | "f" if value == 0:
+            return (letter, 0.0)
         case "A":
             return ("A", [_canonical(item) for item in cast("list[Field]", value)])
         case "F":

@@ -190,8 +190,7 @@ def erlang_text(field: Field) -> str:
 
 
 def _erlang_binary(raw: bytes) -> str:
-    text = raw.decode("latin-1")
-    if all(character.isprintable() for character in text):
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        return f'<<"{escaped}">>' if text else "<<>>"
-    return "<<" + ",".join(map(str, raw)) + ">>"
+    if not all(32 <= octet < 127 or octet >= 160 for octet in raw):
+        return "<<" + ",".join(map(str, raw)) + ">>"
+    text = raw.decode("utf-8", "surrogateescape").replace("\\", "\\\\").replace('"', '\\"')
+    return f'<<"{text}">>' if text else "<<>>"
