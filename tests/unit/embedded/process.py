@@ -64,6 +64,12 @@ class EmbeddedProcess:
         child.communicate(timeout=_END_LIMIT_S)
         return self._log.read_text()
 
+    def close_pipe(self) -> int:
+        """Close the parent's pipe and wait for the end; the exit code."""
+        child, self._child = self.child, None
+        child.communicate(timeout=_END_LIMIT_S)  # closes standard input
+        return child.returncode
+
     def __enter__(self) -> Self:
         return self.start()
 
