@@ -44,6 +44,9 @@ OPTIONS: tuple[tuple[str, int | str], ...] = (
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
+#: 100 MB over a slow link.
+_PADDED_TIMEOUT_S = 30.0
+
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 _FIRST_PAUSE_S = 0.05
@@ -143,6 +146,21 @@ class KubeMQClient:
             raise store_error(error) from error
         return channel_infos(response)
 
+    async def takes(self, size_bytes: int) -> bool:
+        """Return whether the server takes calls of so many bytes: tried with a Ping of that size.
+
+        Raises Unavailable or TimedOut.
+        """
+        padding = b"\x7a" + _varint(size_bytes - 5) + bytes(size_bytes - 5)  # a field that nobody knows
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel().unary_unary(SERVICE + "Ping")
+        try:
+            await call(padding, timeout=_PADDED_TIMEOUT_S, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return False
+            raise store_error(error) from error
+        return True
+
     async def send_batch(self, messages: Sequence[pb.QueueMessage]) -> list[str]:
         """SendQueueMessagesBatch, for what is no stream's business: per message "" or KubeMQ's error text."""
         request = pb.QueueMessagesBatchRequest(BatchID="b", Messages=messages)
@@ -195,6 +213,11 @@ class KubeMQClient:
             grpc.aio.insecure_channel(address, options=(*OPTIONS, ("grpc.channel_no", number)))
             for number in range(self._connections)
         ]
+
+
+def _varint(number: int) -> bytes:
+    """Return protobuf's form of a length, always of four bytes (below 256 MiB)."""
+    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21 & 0x7F))
 
 
 _NO_QUEUES_INFO = (

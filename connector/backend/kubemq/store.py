@@ -2,7 +2,7 @@
 
 Owns the start (wait for the server, probe what it can do) and how streams and lanes are made; the requests are in
 ``upstream.py`` and ``downstream.py``.  Probes (KI-07): QueuesInfo must exist; the largest MaxReceiveCount is found by
-sending messages that are refused in any case.
+sending messages that are refused in any case, the largest request as ``request_limit.py`` says.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from connector.backend.kubemq.client import BODY_LIMIT_BYTES, KubeMQClient
 from connector.backend.kubemq.downstream import KubeMQQueueStream
+from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.backend.kubemq.upstream import KubeMQStoreLane, Repeat
 from connector.broker.ports import ChannelInfo, Outgoing, ServerInfo
@@ -24,7 +25,7 @@ class KubeMQStore:
     """``ports.QueueStore`` on a KubeMQ server; call ``start`` first, ``close`` at the end.
 
     ``get_timeout_s`` is the deadline of every request of a reading stream (above 1 s, which a short Get takes),
-    ``send_timeout_s`` that of a batch.  ``limit_bytes`` must not be above the server's Grpc.BodyLimit.
+    ``send_timeout_s`` that of a batch.  ``limit_bytes`` is the server's Grpc.BodyLimit or above: it is tried.
     ``on_repeat`` hears of every batch that is sent a second time, after ``repeat_after_s`` seconds without an answer:
     its messages may then be stored twice, with the same MessageIDs.  Without it nothing is sent twice.
     """
@@ -44,7 +45,7 @@ class KubeMQStore:
         self.repeated_count = 0
         self._get_timeout_s = get_timeout_s
         self._send_timeout_s = send_timeout_s
-        self._limit_bytes = limit_bytes
+        self._limit = RequestLimit(client.takes, limit_bytes)
         self._on_repeat = on_repeat
         self._repeat = Repeat(repeat_after_s, self._tell_repeat) if on_repeat else None
 
@@ -56,6 +57,8 @@ class KubeMQStore:
         info = await self.client.connect(deadline_s)
         await self.client.queues_info()
         self.max_receive_count = await self._largest_receive_count()
+        self._limit.forget()
+        await self._limit.prove()
         return info
 
     async def close(self) -> None:
@@ -73,7 +76,7 @@ class KubeMQStore:
             self.client.client_id,
             pb.QueueMessagePolicy(MaxReceiveCount=self.max_receive_count),
             self._send_timeout_s,
-            self._limit_bytes,
+            self._limit,
             self._repeat,
         )
 

@@ -3,6 +3,7 @@
 Owns how messages become a request, which result belongs to which, the size limits of a request and what is done about
 a request that KubeMQ has served but never answers.  Rules (measured, and read in the server's source):
 
+- a request over the server's limit kills it: see ``request_limit.py``;
 - results come in the order of the messages; one with neither an error nor a time of storing was not stored;
 - a request may never be answered though all in it is stored: the server misses the last result when it comes too soon
   (about 1 of 20,000 requests on two busy cores, of 1 as of 10 messages).  So what is unanswered after
@@ -16,16 +17,15 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import grpc.aio
 
 from connector.backend.kubemq.calls import Duplex
+from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import Outgoing, StoreError, TooMuch, Unavailable
 from mapping.envelope import encode
-
-#: Left of the server's limit for what a Get's answer adds to a stored message, and for the request around the messages.
-SPARE_BYTES = 4_096
 
 #: What a message of a request costs beside body and metadata, at most: channel, ids, policy and their tags.
 _MESSAGE_BYTES = 1_024
@@ -37,6 +37,11 @@ _BYTES_PER_S = 20_000_000
 _NO_REASON = "refused without a reason"
 _NOT_STORED = "KubeMQ did not store the message and gave no reason"
 _TOO_LARGE = "the message is larger than KubeMQ takes"
+
+
+_Requests: TypeAlias = list[pb.QueuesUpstreamRequest]
+_Refused: TypeAlias = list[tuple[int, str]]
+"""(index, reason) of the messages that cannot be sent."""
 
 
 class Repeat:
@@ -52,7 +57,7 @@ class Repeat:
 class KubeMQStoreLane:
     """``ports.StoreLane``; after Unavailable or TimedOut the next ``send`` opens a new stream.
 
-    ``limit_bytes`` is the server's Grpc.BodyLimit; without ``repeat`` no request is sent again.
+    ``limit`` may be shared by all lanes; without ``repeat`` no request is sent again.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class KubeMQStoreLane:
         client_id: str,
         policy: pb.QueueMessagePolicy,
         timeout_s: float,
-        limit_bytes: int,
+        limit: RequestLimit,
         repeat: Repeat | None = None,
     ) -> None:
         self._open_call = open_call
@@ -69,7 +74,7 @@ class KubeMQStoreLane:
         self._client_id = client_id
         self._policy = policy
         self._timeout_s = timeout_s
-        self._limit_bytes = limit_bytes - SPARE_BYTES
+        self._limit = limit
         self._repeat = repeat
         self._repeat_timer: asyncio.TimerHandle | None = None
         self._repeating: asyncio.Task[None] | None = None
@@ -81,14 +86,12 @@ class KubeMQStoreLane:
         """Store the batch in order; per message "" or why it is not stored.
 
         A batch over the server's size limit goes in several requests, one after the other.  Raises Unavailable or
-        TimedOut: all results are unknown.
+        TimedOut: all results are unknown; TooMuch: the server was started anew with a smaller limit.
         """
-        if self._is_cancelled:
-            raise Unavailable("the lane was dropped")
-        requests, refused = self._requests(batch)
+        requests, refused = await self._proven_requests(batch)
         results: list[str] = []
         for request in requests:
-            results += await self._store(request, batch)
+            results += await self._exchange(request, batch)
         for index, reason in refused:
             results.insert(index, reason)
         return results
@@ -98,17 +101,30 @@ class KubeMQStoreLane:
         self._is_cancelled = True
         self._duplex.drop()
 
-    def _requests(self, batch: Sequence[Outgoing]) -> tuple[list[pb.QueuesUpstreamRequest], list[tuple[int, str]]]:
-        """Return the requests, nearly always one, and (index, reason) of each message that cannot be sent.
+    async def _proven_requests(self, batch: Sequence[Outgoing]) -> tuple[_Requests, _Refused]:
+        """Return what ``_requests`` returns, of sizes that the server is known to take."""
+        limit = self._limit
+        while True:
+            requests, refused, size_bytes = self._requests(batch)
+            if size_bytes > limit.proven_bytes:
+                size_bytes = max(request.ByteSize() for request in requests)
+            if size_bytes <= limit.proven_bytes:
+                return requests, refused
+            await limit.prove(size_bytes)
 
-        One message is the mould of all: setting what differs and copying it costs half of making each anew.
+    def _requests(self, batch: Sequence[Outgoing]) -> tuple[_Requests, _Refused, int]:
+        """Return the requests, nearly always one, what cannot be sent, and the estimated size of the largest request.
+
+        An estimate is never too small.  One message is the mould of all: setting what differs and copying it costs half
+        of making each anew.
         """
-        requests: list[pb.QueuesUpstreamRequest] = []
-        refused: list[tuple[int, str]] = []
+        requests: _Requests = []
+        refused: _Refused = []
         mould = pb.QueueMessage(ClientID=self._client_id, Policy=self._policy)
         append = pb.QueuesUpstreamRequest().Messages.append  # of none of them: the first message opens a request
         kubemq_channel = metadata = ""
-        limit_bytes = size_bytes = self._limit_bytes
+        limit_bytes = size_bytes = self._limit.usable_bytes
+        largest_bytes = 0
         for index, outgoing in enumerate(batch):
             message = outgoing.message
             try:
@@ -131,34 +147,21 @@ class KubeMQStoreLane:
                     refused.append((index, _TOO_LARGE))
                     size_bytes -= cost_bytes
                     continue
+                largest_bytes = max(largest_bytes, size_bytes - cost_bytes) if requests else 0
                 size_bytes = cost_bytes
                 requests.append(pb.QueuesUpstreamRequest())
                 append = requests[-1].Messages.append
             append(mould)
-        return requests, refused
-
-    async def _store(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
-        """Return the results of one request; one that is larger than the server takes goes in halves.
-
-        That happens only where the server's limit is below ours: it is learned, so that it does not happen again.
-        """
-        if self._duplex.is_gone:
-            self._duplex = Duplex(self._open_call)
-        try:
-            return await self._exchange(request, batch)
-        except TooMuch as error:
-            count = len(request.Messages)
-            if count == 1:
-                return [f"{_TOO_LARGE} ({error})"]
-            self._limit_bytes = min(self._limit_bytes, request.ByteSize() // 2)
-            first = pb.QueuesUpstreamRequest(Messages=request.Messages[: count // 2])
-            second = pb.QueuesUpstreamRequest(Messages=request.Messages[count // 2 :])
-            return [*await self._store(first, batch), *await self._store(second, batch)]
+        return requests, refused, max(largest_bytes, size_bytes) if requests else 0
 
     async def _exchange(self, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> list[str]:
         """Send one request and return its results."""
         request.RequestID = str(next(self._numbers))
         self._awaited = (request.RequestID,)
+        if self._is_cancelled:
+            raise Unavailable("the lane was dropped")
+        if self._duplex.is_gone:
+            self._duplex = Duplex(self._open_call)
         duplex = self._duplex
         duplex.start_deadline(self._timeout_s)
         try:
@@ -171,6 +174,9 @@ class KubeMQStoreLane:
             response = await duplex.read()
             while response.RefRequestID not in self._awaited:  # the late answer to what was sent twice
                 response = await duplex.read()
+        except TooMuch:
+            self._limit.forget()
+            raise
         finally:
             await self._stop_repeating()
             duplex.stop_deadline()

@@ -11,6 +11,7 @@ import grpc.aio
 
 from connector.backend.kubemq.queues_info import QueuesInfoRequest, QueuesInfoResponse
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from tests.unit.backend.settling import quiet
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Unary: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
@@ -59,7 +60,7 @@ class Scripted(grpc.GenericRpcHandler):
         }
         self.address = ""
         self.seen: list[tuple[str, dict[str, str | bytes]]] = []
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         self._server.add_generic_rpc_handlers((self,))
 
     async def __aenter__(self) -> Self:
@@ -71,6 +72,7 @@ class Scripted(grpc.GenericRpcHandler):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._server.stop(None)
+        await quiet()
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a call, or None for one that is unknown."""

@@ -20,6 +20,11 @@ async def closed(*closeables: Closeable) -> None:
     """Close all, in order, and return when the tasks of their calls are done."""
     for closeable in closeables:
         await closeable.close()
+    await quiet()
+
+
+async def quiet() -> None:
+    """Return when no task of gRPC's calls and their handlers is left."""
     await until(lambda: not any(_is_of_a_call(task) for task in asyncio.all_tasks()))
 
 
@@ -32,4 +37,5 @@ async def outcome(request: Awaitable[object]) -> object:
 
 
 def _is_of_a_call(task: asyncio.Task[Any]) -> bool:
-    return getattr(task.get_coro(), "__qualname__", "").startswith("_AioCall.") and not task.done()
+    name = getattr(task.get_coro(), "__qualname__", "")
+    return not task.done() and (name.startswith("_AioCall.") or name in {"_handle_exceptions", "_schedule_rpc_coro"})

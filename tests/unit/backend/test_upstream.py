@@ -11,10 +11,10 @@ import pytest
 
 from connector.backend.kubemq import KubeMQClient, KubeMQStore
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.backend.kubemq.upstream import SPARE_BYTES
 from connector.broker.message import Message
-from connector.broker.ports import Outgoing, StoreLane, TimedOut, Unavailable
+from connector.broker.ports import Outgoing, StoreLane, TimedOut, TooMuch, Unavailable
 from mapping.envelope import encode
+from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import outcome
 
@@ -144,13 +144,25 @@ async def test_a_text_that_is_no_utf_8_is_refused_alone(lane: StoreLane, upstrea
     assert {message.Channel for message in upstream.requests[0].Messages} == {"amqp.default.q"}
 
 
+async def test_a_lane_dropped_while_it_tries_a_size(server: Scripted, lane: StoreLane, upstream: Upstream) -> None:
+    async def drop(request: Any, context: Context) -> pb.PingResult:
+        lane.cancel()
+        return pb.PingResult()
+
+    server.handlers["Ping"] = drop
+
+    with pytest.raises(Unavailable):
+        await lane.send(copies("1"))
+    assert upstream.requests == []
+
+
 # ------------------------------------------------------------------------------------------------------- limits
 LIMIT_BYTES = 40_000
 
 
 @pytest.fixture
 def small_lane(client: KubeMQClient, upstream: Upstream) -> StoreLane:
-    return KubeMQStore(client, limit_bytes=LIMIT_BYTES + SPARE_BYTES).open_lane()
+    return KubeMQStore(client, limit_bytes=LIMIT_BYTES).open_lane()
 
 
 async def test_a_batch_over_the_limit_goes_in_several_requests(small_lane: StoreLane, upstream: Upstream) -> None:
@@ -175,27 +187,18 @@ async def test_a_message_over_the_limit_is_refused_alone(small_lane: StoreLane, 
 
 
 async def test_a_message_just_under_the_limit_passes(small_lane: StoreLane, upstream: Upstream) -> None:
-    body = bytes(LIMIT_BYTES - 200)
+    body = bytes(LIMIT_BYTES - 4_300)
 
     assert await small_lane.send([Copy(body, message_id="~a.1")]) == [""]
-    assert upstream.requests[0].ByteSize() <= LIMIT_BYTES + SPARE_BYTES
+    assert upstream.requests[0].ByteSize() <= LIMIT_BYTES
 
 
-async def test_a_server_with_a_smaller_limit_than_ours(server: Scripted, lane: StoreLane, upstream: Upstream) -> None:
-    """RESOURCE_EXHAUSTED ends the stream; the request goes in halves, and the limit is remembered."""
-    rejected = 0
-
-    async def serve(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        nonlocal rejected
-        async for request in requests:
-            if request.ByteSize() > LIMIT_BYTES:
-                rejected += 1
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max")
-            upstream.requests.append(request)
-            for response in all_stored(request):
-                yield response
-
-    server.handlers["QueuesUpstream"] = serve
+async def test_a_size_that_was_never_sent_is_tried_first(
+    server: Scripted, client: KubeMQClient, upstream: Upstream
+) -> None:
+    """A request over the server's limit kills KubeMQ 2.4; a Ping over the limit does not."""
+    tried = limited_pings(server, LIMIT_BYTES)
+    lane = KubeMQStore(client).open_lane()
     batch: list[Outgoing] = [Copy(b"%d" % number + bytes(9_000), message_id="~a.1") for number in range(10)]
     batch.insert(3, Copy(bytes(LIMIT_BYTES), message_id="~a.2"))
 
@@ -203,11 +206,72 @@ async def test_a_server_with_a_smaller_limit_than_ours(server: Scripted, lane: S
 
     assert [index for index, result in enumerate(results) if result] == [3]
     assert "larger than KubeMQ takes" in results[3]
+    assert all(request.ByteSize() <= LIMIT_BYTES for request in upstream.requests)
     stored = [message.Body[:1] for request in upstream.requests for message in request.Messages]
     assert stored == [b"%d" % number for number in range(10)]
-    before = rejected
+    count = len(tried)
+    assert count > 1
     assert await lane.send(batch[:3]) == [""] * 3
-    assert rejected == before
+    assert len(tried) == count
+    lane.cancel()
+
+
+async def test_what_the_start_has_tried_is_sent_at_once(
+    server: Scripted, client: KubeMQClient, upstream: Upstream
+) -> None:
+    tried = limited_pings(server, 100_000_000)
+    store = KubeMQStore(client)
+    await store.start(5)
+    tried.clear()
+    lane = store.open_lane()
+
+    assert await lane.send([Copy(bytes(5_000_000), message_id="~a.1")]) == [""]
+    assert tried == []
+    assert await lane.send([Copy(bytes(9_000_000), message_id="~a.1")] * 2) == ["", ""]
+    assert len(tried) == 1
+    assert await lane.send([Copy(bytes(9_000_000), message_id="~a.1")] * 3) == [""] * 3
+    assert len(tried) == 1
+    lane.cancel()
+
+
+async def test_a_limit_that_shrank_is_too_much_once(server: Scripted, client: KubeMQClient, upstream: Upstream) -> None:
+    """The server was started anew with a smaller limit; what is sent next is tried again."""
+
+    async def exhausted(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        async for _ in requests:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max")
+        yield None
+
+    lane = KubeMQStore(client).open_lane()
+    assert await lane.send(copies("1")) == [""]
+    server.handlers["QueuesUpstream"] = exhausted
+    lane.cancel()
+    lane = KubeMQStore(client).open_lane()
+    with pytest.raises(TooMuch, match="larger than max"):
+        await lane.send(copies("2"))
+
+    server.handlers["QueuesUpstream"] = upstream.serve
+    tried = limited_pings(server, LIMIT_BYTES)
+    assert await lane.send([Copy(bytes(10_000), message_id="~a.1")] * 5) == [""] * 5
+
+    assert tried
+    assert all(request.ByteSize() <= LIMIT_BYTES for request in upstream.requests)
+    lane.cancel()
+
+
+def limited_pings(server: Scripted, limit_bytes: int) -> list[int]:
+    """Let the server refuse Pings over a limit; the list gets the sizes of all padded ones."""
+    tried: list[int] = []
+
+    async def ping_up_to(request: pb.Empty, context: Context) -> pb.PingResult:
+        if request.ByteSize():
+            tried.append(request.ByteSize())
+        if request.ByteSize() > limit_bytes:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max")
+        return pb.PingResult()
+
+    server.handlers["Ping"] = ping_up_to
+    return tried
 
 
 # --------------------------------------------------------------------------------------------------- never answered
@@ -312,7 +376,7 @@ async def test_a_lane_dropped_while_it_waits(client: KubeMQClient, upstream: Ups
     lane = KubeMQStore(client, on_repeat=lambda batch: None, repeat_after_s=0.01).open_lane()
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(outcome(lane.send(copies("1"))))
-        await asyncio.wait([sending], timeout=0.05)
+        await until(lambda: upstream.requests)
         lane.cancel()
 
     assert isinstance(sending.result(), Unavailable)
@@ -325,7 +389,7 @@ async def test_a_sender_cancelled_while_it_waits(client: KubeMQClient, upstream:
     lane = KubeMQStore(client).open_lane()
     async with asyncio.TaskGroup() as group:
         sending = group.create_task(outcome(lane.send(copies("1"))))
-        await asyncio.wait([sending], timeout=0.05)
+        await until(lambda: upstream.requests)
         sending.cancel()
 
     assert sending.cancelled()
