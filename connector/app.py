@@ -152,7 +152,8 @@ class App:
         self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry)
         address = config.kubemq_address or await self._start_embedded(tasks)
         client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
-        store = KubeMQStore(client, on_repeat=watch_repeated)
+        # the embedded server never loses an answer, so there a late one is only slow
+        store = KubeMQStore(client, on_repeat=None if self._child else watch_repeated)
         await self._connect(store, address)
         hub = self._hub = self._make_hub(store, client, tasks)
         tasks.keep("ping", lambda: self._ping(store, hub))
