@@ -75,7 +75,7 @@ async def _serve(core: Core, options: argparse.Namespace) -> None:
     port = await server.start(options.host, options.port)
     sys.stdout.write(f"listening {port}\n")
     sys.stdout.flush()
-    await server.run_until(ended)
+    await ended.wait()
     _end_at_latest(_END_AT_LATEST_S)
     await server.stop()
 

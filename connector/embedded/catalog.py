@@ -1,7 +1,8 @@
 """Which queues exist: the channel on disk and its queue in memory, by name.
 
 Owns the channel ids.  A channel appears with its first message or first reader and is written with its first message;
-an idle empty one is forgotten after a day, as KubeMQ does, and its Sequences then start again.
+one that is empty and was not used for a day is forgotten at a start (KubeMQ does so at any time), and its Sequences
+then start again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Catalog:
         self._store.drop_channel(stored.channel_id)
 
     def forget_idle(self, now_s: float) -> None:
-        """Delete the queues that hold nothing, are not being read and were not written to for a day."""
+        """At a start: delete the queues that hold nothing and were not written to for a day."""
         for name, (stored, queue) in list(self.queues.items()):
             idle = now_s - stored.used_at > IDLE_S and stored.used_at
             if idle and not queue.members and not queue.waiting():

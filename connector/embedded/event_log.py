@@ -25,6 +25,10 @@ _CHUNK = 256
 _NS_PER_S = 1_000_000_000
 
 
+class NotStored(Exception):
+    """A log cannot be written; the text says why."""
+
+
 class EventChannel:
     """One log: what is stored, its newest events in memory, and who waits for more."""
 
@@ -100,10 +104,10 @@ class EventLog:
         return list(self._channels)
 
     async def open_cursor(self, request: pb.Subscribe) -> tuple[EventChannel, Cursor, str]:
-        """The log, the position and the name of a checked subscription's reader."""
+        """The log, the position and the name of a checked subscription's reader; raises NotStored."""
         channel = self.channel(request.Channel)
-        if not channel.is_written:
-            await self._write(channel, [])
+        if not channel.is_written and (error := await self._write(channel, [])):
+            raise NotStored(error)
         reader = f"g:{request.Group}" if request.Group else f"c:{request.ClientID}"
         key = channel.stored.channel_id, reader
         cursor = self._groups.get(key)

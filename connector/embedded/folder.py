@@ -26,7 +26,7 @@ class FolderLock:
         """Create the folder and lock it; raises Unusable when it cannot be had within ``wait_s``."""
         path = folder / "lock"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise Unusable(f"cannot use the data folder {folder}: {error.strerror}") from error

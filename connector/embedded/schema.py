@@ -17,6 +17,7 @@ QUEUE = 1
 EVENTS_STORE = 2
 
 SEQUENCE_BITS = 40
+_WAL_BYTES = 64 * 1024 * 1024
 MAX_SEQUENCE = (1 << SEQUENCE_BITS) - 1
 
 _SCHEMA = """
@@ -97,6 +98,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("PRAGMA cache_size = -16000")
     if not tables:
         connection.executescript(

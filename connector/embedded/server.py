@@ -29,7 +29,6 @@ from connector.embedded.streams import next_request
 SERVICE = "kubemq.kubemq"
 VERSION = "v2.4.0-embedded"
 _STOP_GRACE_S = 0.2
-_IDLE_CHECK_S = 3600.0
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", BODY_LIMIT_BYTES + 64 * 1024),
@@ -60,18 +59,9 @@ class Server:
         except RuntimeError as error:
             raise Unusable(f"cannot listen on {host}:{port}: the address is in use or not ours") from error
         self._core.start()
+        self._core.catalog.forget_idle(time.time())
         await self._server.start()
         return bound
-
-    async def run_until(self, ended: asyncio.Event) -> None:
-        """Serve until told to end; forget idle empty queues once an hour meanwhile."""
-        while not ended.is_set():
-            self._core.catalog.forget_idle(time.time())
-            try:
-                async with asyncio.timeout(_IDLE_CHECK_S):
-                    await ended.wait()
-            except TimeoutError:
-                continue
 
     async def stop(self) -> None:
         """End all calls and write what waits."""
