@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 ONE = "*"
 ANY = "#"
 
+#: What every node without a literal word behind it shares; never written to.
+_NO_WORDS: dict[str, Node] = {}
+
 
 class Node:
     """What may follow after the words so far, and who is bound with exactly these words."""
@@ -31,7 +34,7 @@ class Node:
     __slots__ = ("any", "one", "targets", "words")
 
     def __init__(self) -> None:
-        self.words: dict[str, Node] | None = None
+        self.words: dict[str, Node] = _NO_WORDS
         self.one: Node | None = None
         self.any: Node | None = None
         self.targets: Targets | None = None
@@ -43,7 +46,7 @@ class Node:
         elif word == ANY:
             self.any = node = self.any or Node()
         else:
-            if self.words is None:
+            if self.words is _NO_WORDS:
                 self.words = {}
             node = self.words.get(word) or self.words.setdefault(word, Node())
         return node
@@ -54,14 +57,14 @@ class Node:
             self.one = None
         elif word == ANY:
             self.any = None
-        elif self.words is not None:
+        else:
             del self.words[word]
-            self.words = self.words or None
+            self.words = self.words or _NO_WORDS
 
     @property
     def has_children(self) -> bool:
         """True while a pattern goes on behind this node."""
-        return self.words is not None or self.one is not None or self.any is not None
+        return bool(self.words) or self.one is not None or self.any is not None
 
 
 def split(text: str) -> list[str]:
@@ -120,20 +123,25 @@ class Topic(Exchange):
         loops: list[Node] = []
         seen: set[Node] = set()
         nodes = [self._root]
-        _enter_loops(nodes, loops, seen, matched)
+        if self._root.any is not None:
+            _enter_loop(self._root.any, loops, seen, matched)
         for word in words:
-            following = [node.one for node in nodes if node.one is not None]
-            for group in (nodes, loops):
-                for node in group:
-                    if node.words is not None:
-                        found = node.words.get(word)
-                        if found is not None:
-                            following.append(found)
+            following = []
+            for node in nodes:
+                if (found := node.words.get(word)) is not None:
+                    following.append(found)
+                if (found := node.one) is not None:
+                    following.append(found)
+            for node in loops:
+                if (found := node.words.get(word)) is not None:
+                    following.append(found)  # noqa: PERF401 - mostly there are no loops, and then this is cheaper
             nodes = following
-            _enter_loops(nodes, loops, seen, matched)
+            for node in nodes:
+                if node.any is not None:
+                    _enter_loop(node.any, loops, seen, matched)
             if not nodes and not loops:
                 return matched
-        matched.extend(node.targets for node in nodes if node.targets is not None)
+        matched.extend([node.targets for node in nodes if node.targets is not None])
         return matched
 
     def _add(self, key: BindingKey, destination: Destination) -> None:
@@ -171,13 +179,11 @@ class Topic(Exchange):
             node = parent
 
 
-def _enter_loops(nodes: list[Node], loops: list[Node], seen: set[Node], matched: list[Targets]) -> None:
-    """Go on from newly reached nodes to the ``#`` behind them, which needs no word: what ends there has matched."""
-    for node in nodes:
-        loop = node.any
-        if loop is not None and loop not in seen:
-            seen.add(loop)
-            if loop.targets is not None:
-                matched.append(loop.targets)
-            if loop.words is not None:
-                loops.append(loop)
+def _enter_loop(loop: Node, loops: list[Node], seen: set[Node], matched: list[Targets]) -> None:
+    """Go on to the node behind a ``#``, which needs no word: what ends there has matched."""
+    if loop not in seen:
+        seen.add(loop)
+        if loop.targets is not None:
+            matched.append(loop.targets)
+        if loop.words:
+            loops.append(loop)

@@ -88,6 +88,7 @@ def test_modes(arguments: Table, headers: Table, is_match: bool) -> None:
         (("A", [("I", 1)]), ("A", [("I", 1)]), True),
         (("A", [("I", 1)]), ("A", [("l", 1)]), False),
         (("A", [("L", 1)]), ("A", [("l", 1)]), True),
+        (("A", [("l", 1)]), ("A", [("L", 1)]), True),
         (("A", [("d", 1.0)]), ("A", [("I", 1)]), False),
         (("A", [("V", None)]), ("A", [("I", 1)]), False),
         (("F", {"p": ("I", 1)}), ("F", {"p": ("I", 1)}), True),

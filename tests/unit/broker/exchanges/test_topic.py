@@ -112,6 +112,26 @@ def test_runs_of_special_words_have_one_form(pattern: str, simple: str) -> None:
     assert ".".join(simplify(pattern.split("."))) == simple
 
 
+@pytest.mark.parametrize(
+    ("gone", "left", "key"),
+    [
+        ("a.*", "a.#", "a"),
+        ("a.#", "a.*", "a.x"),
+        ("a.*.b", "a.*", "a.x"),
+        ("a.*", "a.*.b", "a.x.b"),
+        ("#", "#.b", "b"),
+        ("#.b", "#", "x"),
+        ("*.b", "*.c", "x.c"),
+        ("*", "#", "x"),
+        ("#.b.*", "#.b.c.*", "b.c.x"),
+    ],
+)
+def test_unbinding_one_pattern_leaves_those_that_share_its_way(gone: str, left: str, key: str) -> None:
+    exchange = topic(gone, left)
+    exchange.unbind(BindingKey("x", gone, gone))
+    assert matched(exchange, key) == [left]
+
+
 def test_unbinding_leaves_nothing_behind() -> None:
     patterns = ["a.*.b", "a.*", "a.#", "#", "a.*.b.#.c", "x.y", "a.*.c", "*.a"]
     exchange = topic(*patterns)
