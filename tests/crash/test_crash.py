@@ -20,7 +20,7 @@ import pytest
 from tests.support import traffic
 from tests.support.server import ConnectorProcess, is_gone
 from tests.support.traffic import Received, numbered
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 NewName = Callable[[str], str]
 
@@ -227,3 +227,25 @@ def test_declarations_survive(connector: ConnectorProcess, new_name: NewName, ho
         channel.exchange_delete(exchange)
         for queue in (plain, lazy):
             channel.queue_delete(queue)
+
+
+async def test_a_robust_consumer_goes_on_after_a_crash(connector: ConnectorProcess, queue: str) -> None:
+    traffic_bodies = numbered(200)
+    await asyncio.to_thread(traffic.declare, connector.url, queue)
+    await asyncio.to_thread(traffic.publish_confirmed, connector.url, queue, traffic_bodies[:100])
+    done: list[bytes] = []
+
+    async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        async with message.process(ignore_processed=True):
+            done.append(message.body)
+
+    async with await aio_pika.connect_robust(connector.url, reconnect_interval=0.1) as connection:
+        channel = await connection.channel()
+        await channel.set_qos(10)
+        await (await channel.declare_queue(queue, durable=True)).consume(on_message)
+        await until(lambda: len(set(done)) == 100)
+        await asyncio.to_thread(connector.restart, signal.SIGKILL)
+        await asyncio.to_thread(traffic.publish_confirmed, connector.url, queue, traffic_bodies[100:])
+        await until(lambda: set(done) == set(traffic_bodies))
+    assert len(done) - len(set(done)) <= 10, "at most what was held comes twice"
+    await asyncio.to_thread(traffic.delete, connector.url, queue)
