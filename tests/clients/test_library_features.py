@@ -62,7 +62,7 @@ def test_pika_s_cancel_gives_back_what_it_has_read_ahead(target: Target, queue: 
         assert body == bodies[0]
         connection.sleep(0.2)  # the others arrive
         channel.basic_ack(method.delivery_tag)
-        assert channel.cancel() in range(4, 6)
+        channel.cancel()
         rest = []
         while (answer := channel.basic_get(queue, auto_ack=True))[0] is not None:
             rest.append((int(answer[2]), answer[0].redelivered))
