@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import pika
+import pika.exceptions
 
 URL = os.environ.get("KUBEMQ_AMQP_URL", "amqp://guest:guest@localhost:5672/")
 SECONDS_PER_TASK = float(os.environ.get("SECONDS_PER_TASK", "0.5"))
@@ -47,6 +48,8 @@ def main() -> None:
         channel.start_consuming()
     except KeyboardInterrupt:
         connection.close()
+    except pika.exceptions.AMQPConnectionError as error:
+        sys.exit(f"{NAME}: the broker is gone: {error!r}")
 
 
 if __name__ == "__main__":
