@@ -44,6 +44,7 @@ class Intake:
         self._slots: list[tuple[str, int, int] | pb.SendQueueMessageResult] = []
         self.error = ""
         self.has_errors = False
+        self.size_bytes = 0
 
     def add(self, message: pb.QueueMessage) -> str:
         """Check and take one message; "" or KubeMQ's error, which is its result too."""
@@ -66,6 +67,7 @@ class Intake:
 
     def add_record(self, channel: str, record: Record) -> None:
         """Take a record made elsewhere; it has no result."""
+        self.size_bytes += len(record.data)
         records = self._appends.get(channel)
         if records is None:
             self._appends[channel] = [record]
@@ -89,23 +91,28 @@ class Intake:
 
         ``on_refused`` is called in that case even if the waiting request has been cancelled meanwhile.
         """
-        if not (self._appends or self._delays or self._deletes or self._undelays):
-            return True
+        await self.submit(on_refused)
+        return not self.error
+
+    def submit(self, on_refused: Callable[[], object] = _nothing) -> asyncio.Future[None]:
+        """Begin to store all that was taken; done when it is durable or ``error`` is set."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not (self._appends or self._delays or self._deletes or self._undelays):
+            stored.set_result(None)
+            return stored
         commit = Commit()
         commit.done = lambda: self._on_written(commit, stored, on_refused)
         queue = self._publisher.catalog.queue
         commit.appends = [(queue(channel)[0], records) for channel, records in self._appends.items()]
         commit.delays, commit.deletes, commit.undelays = self._delays, list(self._deletes), self._undelays
         self._publisher.store.submit(commit)
-        await stored
-        self.error = commit.error
-        self.has_errors |= bool(self.error)
-        return not self.error
+        return stored
 
     def _on_written(self, commit: Commit, stored: asyncio.Future[None], on_refused: Callable[[], object]) -> None:
         """In the event loop, whether or not the request still lives."""
         if commit.error:
+            self.error = commit.error
+            self.has_errors = True
             on_refused()
         else:
             for delay_id, due_ns, _ in commit.delays:

@@ -21,10 +21,9 @@ from connector.embedded.events import EventCalls
 from connector.embedded.info import QueuesInfoRequest, queues_info
 from connector.embedded.publishing import Publisher
 from connector.embedded.receiving import Receiver
-from connector.embedded.records import varint
 from connector.embedded.requests import RequestCalls
 from connector.embedded.schema import Unusable
-from connector.embedded.streams import next_request
+from connector.embedded.upstream import serve_upstream
 
 SERVICE = "kubemq.kubemq"
 VERSION = "v2.4.0-embedded"
@@ -119,25 +118,7 @@ class Server:
         await DownstreamCall(self._core, context).run()
 
     async def _upstream(self, _requests: Any, context: Any) -> None:
-        """QueuesUpstream: one answer per request, in order; a half-closed stream stays open, as with KubeMQ."""
-        publisher = self._core.publisher
-        while True:
-            request = await next_request(context)
-            await context.write(await _upstream_answer(publisher, request))
-
-
-async def _upstream_answer(publisher: Publisher, request: pb.QueuesUpstreamRequest) -> bytes:
-    """A serialized QueuesUpstreamResponse: RefRequestID (1), Results (2), IsError (3), Error (4)."""
-    if not request.Messages:
-        return pb.QueuesUpstreamResponse(
-            RefRequestID=request.RequestID, IsError=True, Error="the request has no messages"
-        ).SerializeToString()
-    results, _ = await publisher.publish(request.Messages)
-    request_id = request.RequestID.encode()
-    parts = [b"\x0a", varint(len(request_id)), request_id]
-    for result in results:
-        parts += (b"\x12", varint(len(result)), result)
-    return b"".join(parts)
+        await serve_upstream(self._core.publisher, context)
 
 
 def _send_one(publisher: Publisher) -> Callable[[pb.QueueMessage, Any], Awaitable[bytes]]:

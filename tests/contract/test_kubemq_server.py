@@ -50,6 +50,17 @@ async def test_a_request_may_carry_many_queues_with_a_result_for_each_message(cl
     assert bodies(await stream.get(other, 1)) == [b"2"]
 
 
+async def test_many_requests_in_flight_are_answered_by_their_ids(client: RawClient) -> None:
+    queues = [new_channel() for _ in range(20)]
+    call = client.stub.QueuesUpstream()
+    for queue in queues:
+        await call.write(pb.QueuesUpstreamRequest(RequestID=queue, Messages=[message(queue), message(queue)]))
+    answers = [await call.read() for _ in queues]
+    assert sorted(answer.RefRequestID for answer in answers) == sorted(queues)
+    assert all(len(answer.Results) == 2 and not answer.Results[0].IsError for answer in answers)
+    call.cancel()
+
+
 async def test_sequences_count_from_1_in_the_order_of_publishing(client: RawClient, queue: str) -> None:
     await client.upstream(*[[message(queue, f"{batch}.{each}") for each in range(20)] for batch in range(3)])
     await client.publish(queue, "last")

@@ -12,7 +12,17 @@ from kubemq.core.exceptions import KubeMQChannelError
 from kubemq.grpc import kubemq_pb2 as pb
 from kubemq.queues import Client, QueueMessage
 
-from tests.contract.raw_client import AT_ONCE_S, Kind, RawClient, Timed, bodies, new_channel, sequences, until_row
+from tests.contract.raw_client import (
+    AT_ONCE_S,
+    Kind,
+    RawClient,
+    Timed,
+    bodies,
+    message,
+    new_channel,
+    sequences,
+    until_row,
+)
 from tests.unit.embedded.process import EmbeddedProcess
 
 
@@ -147,6 +157,20 @@ async def test_an_unknown_sequence_is_an_error_here_too(client: RawClient, queue
     refused = await stream.ask(Kind.AckRange, RefTransactionId=answer.TransactionId, SequenceRange=[1, 9])
     assert refused.IsError
     assert await stream.active(answer) == [2]
+
+
+async def test_requests_in_flight_keep_their_order(client: RawClient, queue: str) -> None:
+    call = client.stub.QueuesUpstream()
+    for number in range(200):
+        large = b"x" * 1_500_000 if number == 100 else b""
+        messages = [] if number == 50 else [message(queue, b"%d " % number + large)]
+        await call.write(pb.QueuesUpstreamRequest(RequestID=str(number), Messages=messages))
+    answers = [await call.read() for _ in range(200)]
+    assert [answer.RefRequestID for answer in answers] == [str(number) for number in range(200)]
+    assert [answer.IsError for answer in answers] == [number == 50 for number in range(200)]
+    call.cancel()
+    got = await client.downstream().get(queue, 199)
+    assert [int(body.split()[0]) for body in bodies(got)] == [number for number in range(200) if number != 50]
 
 
 def test_the_sdk_creates_lists_and_deletes_channels(address: str, queue: str) -> None:
