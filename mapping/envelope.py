@@ -112,6 +112,22 @@ def encode(
     return known
 
 
+def flagged(metadata: str) -> str:
+    """Return our Metadata with redelivered set, everything else as it is; foreign Metadata unchanged."""
+    known = decode(metadata)
+    if known is None or known.redelivered:
+        return metadata
+    return encode(
+        known.exchange,
+        known.routing_key,
+        known.header,
+        True,
+        known.delivery_count,
+        known.published_ms,
+        known.deadline_ms,
+    )
+
+
 def _text(exchange: str, routing_key: str, header: bytes) -> str:
     parts = ['{"v":1,"x":', quoted(exchange), ',"k":', quoted(routing_key)]
     try:

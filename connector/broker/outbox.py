@@ -107,17 +107,17 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
     A confirm may not be overtaken by a silent retry; for publishes without confirms a second copy is dropped by the
     reader when it meets the MessageID again.
     """
-    again = []
+    again = [submission for submission in batch if submission.receipt.retry]
+    watch_repeated(again)
+    for submission in again:
+        submission.message.redelivered = True  # a reader that starts anew cannot know the first copy
     receipts = {}
     for submission in batch:
         receipt = submission.receipt
-        if receipt.retry:
-            submission.queue.lease.repeated.watch(submission.message.message_id)
-            again.append(submission)
-            continue
-        submission.queue.on_refused()
-        receipt.on_refused(submission.token, reason)
-        receipts[id(receipt)] = receipt
+        if not receipt.retry:
+            submission.queue.on_refused()
+            receipt.on_refused(submission.token, reason)
+            receipts[id(receipt)] = receipt
     outbox.put_back(again)
     for receipt in receipts.values():
         receipt.flush()
@@ -125,5 +125,8 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
 
 def watch_repeated(batch: Sequence[Outgoing]) -> None:
     """The batch is sent a second time under the same MessageIDs: the reader drops second copies it meets."""
+    message_ids: dict[StoredQueue, list[str]] = {}
     for submission in cast("Sequence[Submission]", batch):
-        submission.queue.lease.repeated.watch(submission.message.message_id)
+        message_ids.setdefault(submission.queue, []).append(submission.message.message_id)
+    for queue, ids in message_ids.items():
+        queue.lease.watch_repeated(ids)

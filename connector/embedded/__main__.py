@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ from connector.embedded.schema import Unusable
 from connector.embedded.server import Server
 
 _LOCK_WAIT_S = 5.0
+_PR_SET_PDEATHSIG = 1
 _END_AT_LATEST_S = 20.0
 # Threads must not hold the interpreter for long: the commits of the writer thread wait for it several times each.
 _SWITCH_INTERVAL_S = 0.0002
@@ -66,6 +68,7 @@ async def _serve(core: Core, options: argparse.Namespace) -> None:
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     if options.parent_pipe:
+        _die_with_parent()
         # Ctrl-C reaches the whole process group: our parent decides, and first finishes what it has to store.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _watch_parent(lambda: loop.call_soon_threadsafe(ended.set))
@@ -92,6 +95,14 @@ def _watch_parent(on_end: Callable[[], object]) -> None:
         on_end()
 
     threading.Thread(target=watch, name="parent pipe", daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill us with our parent: a process that hangs cannot see its pipe end (Linux only)."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError):
+        return
 
 
 def _end_at_latest(after_s: float) -> None:

@@ -25,12 +25,14 @@ from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import Outgoing, StoreError, TooMuch, Unavailable
-from mapping.envelope import encode
+from mapping.envelope import encode, flagged
 
 #: What a message of a request costs beside body and metadata, at most: channel, ids, policy and their tags.
 _MESSAGE_BYTES = 1_024
 #: The largest number of bytes of UTF-8 per character.
 _CHARACTER_BYTES = 4
+#: How long an answer that may have come already is waited for, once a request counts as unanswered.
+_LAST_LOOK_S = 0.05
 #: A request is given a second more for so many bytes before it counts as unanswered.
 _BYTES_PER_S = 20_000_000
 
@@ -183,13 +185,13 @@ class KubeMQStoreLane:
         return _results(response, len(request.Messages))
 
     def _on_unanswered(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
-        """The answer is late: give a large request the time it needs, then send it once more."""
-        more_s = request.ByteSize() / _BYTES_PER_S
-        if more_s < repeat.after_s:
-            self._on_overdue(repeat, request, batch)
-        else:
-            loop = asyncio.get_running_loop()
-            self._repeat_timer = loop.call_later(more_s, self._on_overdue, repeat, request, batch)
+        """The answer is late: give a large request the time it needs, then send it once more.
+
+        A process that was stopped finds its timer due before it has read what came meanwhile: hence one more wait.
+        """
+        more_s = max(_LAST_LOOK_S, request.ByteSize() / _BYTES_PER_S)
+        loop = asyncio.get_running_loop()
+        self._repeat_timer = loop.call_later(more_s, self._on_overdue, repeat, request, batch)
 
     def _on_overdue(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
         repeat.tell(batch)
@@ -198,6 +200,8 @@ class KubeMQStoreLane:
     async def _send_again(self, request: pb.QueuesUpstreamRequest) -> None:
         request.RequestID = str(next(self._numbers))
         self._awaited += (request.RequestID,)
+        for message in request.Messages:  # second copies say so: a reader that starts anew cannot know the first
+            message.Metadata = flagged(message.Metadata)
         with contextlib.suppress(StoreError):  # the one who waits for the answer is told
             await self._duplex.write(request)
 

@@ -13,7 +13,7 @@ from connector.backend.kubemq import KubeMQClient, KubeMQStore
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.message import Message
 from connector.broker.ports import Outgoing, StoreLane, TimedOut, TooMuch, Unavailable
-from mapping.envelope import encode
+from mapping.envelope import decode, encode, flagged
 from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import outcome
@@ -302,7 +302,13 @@ async def test_an_unanswered_request_is_sent_again_once_and_told_before(
     assert await lane.send(copies("3")) == [""]
 
     first, second, third = upstream.requests
-    assert first.Messages == second.Messages
+    assert [(m.MessageID, m.Channel, m.Body) for m in first.Messages] == [
+        (m.MessageID, m.Channel, m.Body) for m in second.Messages
+    ]
+    assert [flagged(message.Metadata) for message in first.Messages] == [m.Metadata for m in second.Messages]
+    envelope = decode(second.Messages[0].Metadata)
+    assert envelope is not None
+    assert envelope.redelivered  # a second copy says so: a crash forgets that there are two
     assert first.RequestID != second.RequestID
     assert told == [([b"1", b"2"], 1)]
     assert store.repeated_count == 1

@@ -12,7 +12,7 @@ import pytest
 from connector.amqp import header as content_header
 from connector.amqp.wire import Table
 from mapping import envelope
-from mapping.envelope import Envelope, decode, encode
+from mapping.envelope import Envelope, decode, encode, flagged
 
 
 def decoded(metadata: str) -> Envelope:
@@ -363,3 +363,18 @@ def test_the_memo_tables_are_bounded() -> None:
     tables: list[dict[object, object]] = [envelope._encoded, envelope._decoded, envelope._tables, envelope._plans]  # type: ignore[list-item]
     assert all(len(table) <= envelope._CACHE_COUNT for table in tables)
     assert ("x", "bounded", big) not in envelope._encoded
+
+
+def test_a_second_copy_is_flagged_and_otherwise_the_same() -> None:
+    once = encode("x", "k", b"\x00\x00", delivery_count=3)
+    envelope = decode(flagged(once))
+    assert envelope is not None
+    assert (envelope.exchange, envelope.routing_key, envelope.header, envelope.delivery_count) == (
+        "x",
+        "k",
+        b"\x00\x00",
+        3,
+    )
+    assert envelope.redelivered
+    assert flagged(flagged(once)) == flagged(once)
+    assert flagged("not ours") == "not ours"
