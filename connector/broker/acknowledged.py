@@ -25,6 +25,10 @@ class Acknowledged:
             self._before, self._now = self._now, {}
         self._now[sequence] = message_id
 
+    def sequences(self) -> dict[str, int]:
+        """Sequence by MessageID of everything remembered."""
+        return {message_id: sequence for pile in (self._before, self._now) for sequence, message_id in pile.items()}
+
     def knows(self, sequence: int, message_id: str) -> bool:
         """True when exactly this message was acknowledged before."""
         return self._now.get(sequence) == message_id or self._before.get(sequence) == message_id
@@ -38,11 +42,11 @@ class Repeated:
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def watch(self, message_id: str) -> None:
-        """A second copy of this MessageID may turn up."""
+    def watch(self, message_id: str, sequence: int = 0) -> None:
+        """A second copy of this MessageID may turn up; ``sequence`` is the first's, if that was read already."""
         if len(self._seen) >= CAPACITY:
             del self._seen[next(iter(self._seen))]
-        self._seen.setdefault(message_id, 0)
+        self._seen.setdefault(message_id, sequence)
 
     def is_second(self, sequence: int, message_id: str) -> bool:
         """True when another Sequence with this MessageID was seen before; notes the first."""

@@ -67,11 +67,13 @@ class Backlog:
         reported under one name.
         """
         unread = waiting - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
-        if unread > self.count or (began.quiet and began == self.begin_snapshot(is_quiet)):
+        is_exact = began.quiet and began == self.begin_snapshot(is_quiet)
+        if is_exact or unread > self.count:
             self.count = max(0, unread)
         self.last_sequence = last_sequence
         self._last_stored = began.stored
-        self.limit_purge()
+        if is_exact:
+            self.limit_purge()
 
     def on_read(self, count: int, highest: int) -> None:
         """So many unread messages were read, up to the Sequence ``highest``."""

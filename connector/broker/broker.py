@@ -141,8 +141,11 @@ class Broker(Observer):
     # ------------------------------------------------------------------ counting
 
     def needs_poll(self) -> bool:
-        """True while a native message could be waited for: a queue has consumers, or holds a transaction."""
-        return any(queue.consumers or queue.lease.mine_count for queue in self.stored_queues())
+        """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
+        return any(
+            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left
+            for queue in self.stored_queues()
+        )
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""

@@ -137,6 +137,18 @@ class Holdings:
         else:
             self._leaves(self.orphans, message)
 
+    def watch_repeated(self, message_ids: list[str]) -> None:
+        """These are stored again, as it is not known whether they are: of each the first copy read counts.
+
+        That may have been read already.
+        """
+        read = self._acknowledged.sequences()
+        sent = [batch for _, _, batch in self.sent]
+        for pile in (self.held, self.moving, self.settled, *sent, {m.sequence: m for m in self.ready}):
+            read.update((message.message_id, sequence) for sequence, message in pile.items())
+        for message_id in message_ids:
+            self.repeated.watch(message_id, read.get(message_id, 0))
+
     def purge(self, done: Callable[[], None]) -> None:
         """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
 

@@ -133,11 +133,14 @@ class Lease(Holdings):
         self._check_purged()
 
     def on_first_sight(self, first_sequence: int, last_sequence: int, delivered: int, subscribers: int) -> None:
-        """What an earlier life may have handed out comes with redelivered=true (point 10)."""
-        if self.get_count:
+        """What an earlier life may have handed out comes with redelivered=true (point 10).
+
+        Only the first numbers count: nothing is read before they are known, later ones may have our own doing in them.
+        """
+        if self.counts.known_at > NEVER:
             return
         upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
-        self.redelivered_upto = max(self.redelivered_upto, last_sequence if subscribers > 1 else upto)
+        self.redelivered_upto = last_sequence if subscribers > 1 else upto
 
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from connector.broker.backlog import NEVER
 from connector.broker.errors import AccessRefused
 from connector.broker.lease import Lease
 from connector.broker.message import Message
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A counter older than this is refreshed before a get or a declare is answered from it.
 FRESH_S = 1.0
+#: How often a deleted queue is emptied: once, and for what native producers may add meanwhile.
+DRAIN_ROUNDS = 3
 #: Pause before a refused copy is stored again.
 RETRY_S = 0.1
 
@@ -432,30 +435,76 @@ class StoredQueue(Queue):
         else:
             self._store_waiters.append((self._submitted, done))
 
+    def get(self, done: Done) -> None:
+        """As above; what is known to be there needs no counting."""
+        if self.lease.ready_count:
+            self._get_now(done)
+        else:
+            super().get(done)
+
     def when_counted(self, done: Callable[[], None]) -> None:
         """After earlier publishes are stored, and a fresh snapshot when the counter is old (30 ms at most)."""
         self.when_stored(lambda: self._when_fresh(done))
 
+    def get(self, done: Done) -> None:
+        """As above; what is known to be there is read without asking for fresh counts."""
+
+        def look() -> None:
+            if self.lease.ready_count:
+                self._get_now(done)
+            else:
+                self._when_fresh(lambda: self._get_now(done))
+
+        self.when_stored(look)
+
     def _when_fresh(self, done: Callable[[], None]) -> None:
-        if self.lease.ready_count or self._hub.clock() - self.lease.counts.known_at <= FRESH_S:
+        counts = self.lease.counts
+        if self._hub.clock() - counts.known_at <= FRESH_S:
             done()
-        else:
+        elif counts.known_at > NEVER:
             self._hub.refresh_counts(done)
+        else:
+            self._when_counted_since(NEVER, done)
+
+    def _when_counted_since(self, moment: float, done: Callable[[], None]) -> None:
+        """Call ``done`` after a snapshot later than that moment, however long it takes."""
+
+        def check() -> None:
+            if self.lease.counts.known_at > moment:
+                done()
+            else:
+                self._hub.refresh_counts(check)
+
+        self._hub.refresh_counts(check)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Through the lease: read and acknowledge up to the backlog of this moment (KI-13)."""
+        """Through the lease: read and acknowledge up to the backlog of this moment (KI-13).
+
+        Never by an old count: what it does not know of would stay.
+        """
 
         def start() -> None:
             count = self.lease.ready_count
             self.lease.purge(lambda: done(count))
             self._hub.mark_dirty(self)
 
-        self.when_stored(lambda: self._hub.refresh_counts(start))
+        self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
 
     def _drain(self, done: Callable[[], None]) -> None:
         self.lease.settle_everything()
-        self.purge(lambda _count: done())
+        self._purge_all(DRAIN_ROUNDS, done)
         self._hub.mark_dirty(self)
+
+    def _purge_all(self, rounds: int, done: Callable[[], None]) -> None:
+        """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way."""
+
+        def check() -> None:
+            if self.lease.ready_count and rounds > 1:
+                self._purge_all(rounds - 1, done)
+            else:
+                done()
+
+        self.purge(lambda _count: self._when_counted_since(self._hub.clock(), check))
 
     def _take(self) -> Message:
         return self.lease.take()
