@@ -22,6 +22,7 @@ from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
 from connector.session import consume, declare, publish
 from connector.session.confirms import OVERHEAD_BYTES, PublishLedger
+from connector.session.prefetch import Prefetch
 from connector.session.unacked import Unacked
 
 if TYPE_CHECKING:
@@ -89,13 +90,13 @@ class Channel:
 
     __slots__ = (
         "_client_closes",
-        "_client_closes",
         "_close",
         "_close_sent",
         "_earlier",
         "_events",
         "_finished",
         "_is_running",
+        "_offers",
         "_state",
         "_waiting",
         "checked_header",
@@ -106,6 +107,7 @@ class Channel:
         "last_queue",
         "number",
         "output",
+        "prefetch",
         "prefetch_count",
         "publishes",
         "unacked",
@@ -121,7 +123,9 @@ class Channel:
         self.unacked = Unacked()
         self.publishes = PublishLedger(self, connection.in_flight, connection.counters, confirming=False)
         self.consumers: dict[str, consume.Consumer] = {}
-        self.prefetch_count = 0
+        self.prefetch_count = 0  # of each consumer made from now on
+        self.prefetch = Prefetch(0)  # of all consumers together
+        self._offers = 0
         self.last_queue = ""  # the one declared last, what an empty queue name means (QU-02)
         self.checked_header = b""  # the last content header found good
         self.is_ready = True
@@ -234,6 +238,14 @@ class Channel:
         if not self.last_queue:
             raise AmqpError(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self.last_queue
+
+    def offer_credit(self) -> None:
+        """The queues of all consumers look again; each is the first in turn, as what there is may not do for all."""
+        queues = list({consumer.queue: None for consumer in self.consumers.values()})
+        self._offers += 1
+        first = self._offers % len(queues) if queues else 0
+        for queue in (*queues[first:], *queues[:first]):
+            queue.credit_changed()
 
     def select_confirms(self) -> None:
         """From now on publishes are numbered and confirmed; a second time changes nothing (PU-05)."""

@@ -515,9 +515,8 @@ class Connection:
 
     def _offer_credit(self) -> None:
         """Deliveries may go on: the queues of all consumers look again."""
-        queues = {consumer.queue for channel in self._channels.values() for consumer in channel.consumers.values()}
-        for queue in queues:
-            queue.credit_changed()
+        for channel in self._channels.values():
+            channel.offer_credit()
 
     def _announce_block(self) -> None:
         """The client publishes although KubeMQ cannot take more: say so, and read no more (PC-19)."""

@@ -36,6 +36,7 @@ class Consumer:
         "_encode",
         "_frame_max",
         "_output",
+        "_shared",
         "_unacked",
         "exclusive",
         "no_ack",
@@ -50,6 +51,7 @@ class Consumer:
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.prefetch = Prefetch(0 if no_ack else channel.prefetch_count)  # no_ack knows no limit (CO-29)
+        self._shared = Prefetch(0) if no_ack else channel.prefetch
         self._channel = channel
         self._encode = DeliverEncoder(channel.number, tag).encode
         self._frame_max = channel.connection.frame_max
@@ -59,7 +61,13 @@ class Consumer:
 
     def free_credit(self) -> int:
         """How many more messages may be delivered now: none while the socket is full (PC-17)."""
-        return self.prefetch.room() if self._output.takes_deliveries else 0
+        if not self._output.takes_deliveries:
+            return 0
+        room = self.prefetch.room()
+        if not self._shared.limit:
+            return room
+        left = self._shared.room()
+        return left if left < room else room
 
     def deliver(self, message: Message) -> None:
         """Write basic.deliver; the entry exists before the frame is written."""
@@ -69,6 +77,7 @@ class Consumer:
             counters.delivered_no_ack += 1
         else:
             self.prefetch.used += 1
+            self._shared.used += 1
             tag = self._unacked.add((self.queue, message, self))
             counters.delivered += 1
         redelivered = message.redelivered
@@ -100,12 +109,16 @@ def on_basic_ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
     if multiple:
         entries = channel.unacked.take_up_to(delivery_tag)
         counters.acknowledged += len(entries)
-        settle(entries)
+        settle(channel, entries)
         return
     queue, message, consumer = channel.unacked.take(delivery_tag)
-    if consumer is not None:
-        consumer.prefetch.used -= 1
     counters.acknowledged += 1
+    if consumer is not None:
+        shared = channel.prefetch
+        if shared.is_full():
+            channel.offer_credit()
+        consumer.prefetch.used -= 1
+        shared.used -= 1
     queue.settle(message)
 
 
@@ -117,7 +130,7 @@ def on_basic_nack(channel: Channel, delivery_tag: int, multiple: bool, requeue_t
         requeue(channel, entries)
     else:
         channel.counters.rejected += len(entries)
-        settle(entries)
+        settle(channel, entries)
 
 
 def on_basic_reject(channel: Channel, delivery_tag: int, requeue_it: bool) -> None:
@@ -125,20 +138,29 @@ def on_basic_reject(channel: Channel, delivery_tag: int, requeue_it: bool) -> No
     on_basic_nack(channel, delivery_tag, multiple=False, requeue_them=requeue_it)
 
 
-def settle(entries: list[Entry]) -> None:
+def settle(channel: Channel, entries: list[Entry]) -> None:
     """These deliveries are done with."""
-    for queue, message, consumer in entries:
+    _release(channel, entries)
+    for queue, message, _ in entries:
+        queue.settle(message)
+
+
+def _release(channel: Channel, entries: list[Entry]) -> None:
+    """The consumers that had these have room again."""
+    shared = channel.prefetch
+    if shared.is_full():
+        channel.offer_credit()
+    for _, _, consumer in entries:
         if consumer is not None:
             consumer.prefetch.used -= 1
-        queue.settle(message)
+            shared.used -= 1
 
 
 def requeue(channel: Channel, entries: list[Entry]) -> None:
     """These deliveries go back, each queue's in ascending order (CO-15, CO-17)."""
+    _release(channel, entries)
     by_queue: dict[Queue, list[Message]] = {}
-    for queue, message, consumer in entries:
-        if consumer is not None:
-            consumer.prefetch.used -= 1
+    for queue, message, _ in entries:
         by_queue.setdefault(queue, []).append(message)
     channel.counters.requeued += len(entries)
     for queue, messages in by_queue.items():
@@ -164,16 +186,17 @@ def _recover(channel: Channel, requeue_them: bool) -> None:
 
 # --------------------------------------------------------------------------------------------- consuming
 def on_basic_qos(channel: Channel, method: commands.Basic.Qos) -> None:
-    """Limit the consumers made from now on, each for itself (CO-19).
+    """Limit the consumers made from now on, each for itself (CO-19), or all consumers of the channel together (CO-20).
 
-    A limit shared by the channel (global) is not built; without a limit it is what is anyway.
+    The two limits are independent: both hold.
     """
     if method.prefetch_size:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
-    if not method.global_:
+    if method.global_:
+        channel.prefetch.limit = method.prefetch_count or 0
+        channel.offer_credit()
+    else:
         channel.prefetch_count = method.prefetch_count or 0
-    elif method.prefetch_count:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "basic.qos with global=true is not supported")
     channel.reply(commands.Basic.QosOk())
 
 

@@ -1,7 +1,8 @@
-"""How many more deliveries a consumer may hold.
+"""How many more deliveries a consumer, or all consumers of a channel, may hold.
 
 Owns one limit and what is used of it.  ``basic.qos`` with global=false gives every consumer made after it a limit of
-its own (CO-19); 0 means no limit (CO-23).  Must not know consumers, queues or sockets.
+its own (CO-19), with global=true it sets the one that all consumers of the channel share (CO-20); 0 means no limit
+(CO-23).  Must not know consumers, queues or sockets.
 """
 
 from __future__ import annotations
@@ -26,3 +27,7 @@ class Prefetch:
             return UNLIMITED
         left = limit - self.used
         return left if left > 0 else 0
+
+    def is_full(self) -> bool:
+        """Whether somebody may be waiting for room."""
+        return 0 < self.limit <= self.used

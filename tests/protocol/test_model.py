@@ -33,6 +33,7 @@ class Settling(RuleBasedStateMachine):
         self.held: dict[int, dict[int, int]] = {1: {}, 2: {}}
         self.last_tag = {1: 0, 2: 0}
         self.limits: dict[tuple[int, str], int] = {}
+        self.shared = {1: 0, 2: 0}
         self.holders: dict[tuple[int, int], str] = {}  # (channel, tag) -> consumer tag
         self.consumer_count = 0
 
@@ -65,10 +66,16 @@ class Settling(RuleBasedStateMachine):
         self.last_tag[channel_no] = tag
         assert number in self.ready, "delivered although it was not ready"
         assert item.method.redelivered == (number in self.seen)
+        if holder and self.shared[channel_no]:
+            assert self.used(channel_no) < self.shared[channel_no], "delivered beyond the channel's limit"
         self.ready.remove(number)
         self.seen.add(number)
         self.held[channel_no][tag] = number
         self.holders[channel_no, tag] = holder
+
+    def used(self, channel_no: int) -> int:
+        """What the consumers of a channel hold, gone ones too."""
+        return sum(bool(self.holders[channel_no, tag]) for tag in self.held[channel_no])
 
     def settle(self, channel_no: int, tags: list[int], *, back: bool) -> None:
         for tag in tags:
@@ -110,6 +117,12 @@ class Settling(RuleBasedStateMachine):
         self.client.call(channel_no, commands.Basic.Qos, prefetch_count=limit)
         self.limits[channel_no, tag] = limit
         self.client.consume("q", tag, channel_no)
+        self.take()
+
+    @rule(channel_no=CHANNELS, limit=st.integers(0, 5))
+    def share(self, channel_no: int, limit: int) -> None:
+        self.client.call(channel_no, commands.Basic.Qos, prefetch_count=limit, global_=True)
+        self.shared[channel_no] = limit
         self.take()
 
     @rule(channel_no=CHANNELS, pick=PICK)
@@ -165,6 +178,7 @@ class Settling(RuleBasedStateMachine):
         else:
             self.client.expect(channel_no, commands.Channel.CloseOk)
         self.last_tag[channel_no] = 0
+        self.shared[channel_no] = 0
         self.take()
         self.client.call(channel_no, commands.Channel.Open)
 
@@ -178,11 +192,13 @@ class Settling(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_while_somebody_has_room(self) -> None:
-        room = sum(
-            limit - sum(self.holders[channel_no, known] == tag for known in self.held[channel_no])
-            for (channel_no, tag), limit in self.limits.items()
-        )
-        assert not room or not self.ready
+        room = {1: 0, 2: 0}
+        for (channel_no, tag), limit in self.limits.items():
+            room[channel_no] += limit - sum(self.holders[channel_no, known] == tag for known in self.held[channel_no])
+        for channel_no, limit in self.shared.items():
+            if limit:
+                room[channel_no] = min(room[channel_no], max(0, limit - self.used(channel_no)))
+        assert not any(room.values()) or not self.ready
 
     @invariant()
     def the_ledgers_agree(self) -> None:

@@ -24,3 +24,14 @@ def test_a_limit_below_what_is_used_leaves_no_room() -> None:
     prefetch = Prefetch(1)
     prefetch.used = 5
     assert prefetch.room() == 0
+
+
+def test_full_is_a_limit_that_is_reached() -> None:
+    prefetch = Prefetch(2)
+    assert not prefetch.is_full()
+    prefetch.used += 2
+    assert prefetch.is_full()
+    prefetch.limit = 1
+    assert prefetch.is_full()
+    prefetch.limit = 0
+    assert not prefetch.is_full()
