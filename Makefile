@@ -13,7 +13,7 @@ CONFORMANCE ?= ../shared/conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup fmt lint types arch test check contract clients property conformance run demo gen build lock clean
+.PHONY: help setup fmt lint types arch test check contract clients property conformance fault run demo gen build lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -63,6 +63,9 @@ property: $(STAMP) ## properties and models, by Hypothesis
 
 conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a fresh server (K="C10 C27" narrows)
 	$(BIN)/python tools/conformance.py $(CONFORMANCE) $(K)
+
+fault: $(STAMP) ## faults under load: SEEDS=100 seeds, or one again by ARGS="--seed 17" (docs/faults.md)
+	$(BIN)/python -m tools.fault --seeds $(or $(SEEDS),20) $(ARGS)
 
 run: $(STAMP) ## set up if need be, then serve (ARGS="--port 5673" passes flags)
 	$(BIN)/kubemq-amqp serve $(ARGS)

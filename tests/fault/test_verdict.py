@@ -1,0 +1,351 @@
+"""The judge must find each kind of broken promise, and must not cry wolf: ledgers written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.ledger import Delivery, Disturbance, Ledger, Publish, Session, Settlement
+from tools.fault.verdict import RECOVERY_S, WINDOW_S, Judge, Verdict
+
+DONE, REQUEUED = Settlement.DONE, Settlement.REQUEUED
+
+
+class Story:
+    """A ledger with a clock that moves one millisecond per entry, and short words for what happens."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.ledger = Ledger(lambda: self.time)
+        self.publisher = self.ledger.open_session("p")
+        self.number = 0
+
+    def wait(self, seconds: float = 0.001) -> None:
+        self.time += seconds
+
+    def publish(self, *, confirmed: bool = True, queue: str = "q", confirming: bool = True) -> Publish:
+        self.number += 1
+        self.wait()
+        publish = self.ledger.publish(f"m{self.number}", self.publisher, self.number, [queue], confirming=confirming)
+        self.wait()
+        if confirmed:
+            self.ledger.confirm(publish)
+        return publish
+
+    def open(self, client: str = "c") -> Session:
+        self.wait()
+        return self.ledger.open_session(client)
+
+    def deliver(self, publish: Publish, session: Session, *, redelivered: bool = False, tag: str = "t") -> Delivery:
+        self.wait()
+        queue = publish.queues[0]
+        delivery = self.ledger.deliver(queue, publish.message_id, session, tag, redelivered=redelivered)
+        assert delivery is not None
+        return delivery
+
+    def settle(self, delivery: Delivery, settlement: Settlement = DONE, *, proven: bool = True) -> None:
+        self.wait()
+        self.ledger.settle(delivery, settlement)
+        if proven:
+            self.prove(delivery.session)
+
+    def prove(self, session: Session) -> None:
+        self.wait()
+        self.ledger.prove(session, self.time)
+
+    def end(self, session: Session, reason: str = "left") -> None:
+        self.wait()
+        self.ledger.end_session(session, reason)
+
+    def fault(self, what: str, kind: str, seconds: float = 0.1, *, is_crash: bool = False) -> Disturbance:
+        self.wait()
+        fault = self.ledger.disturb(what, kind, is_crash=is_crash)
+        self.wait(seconds)
+        self.ledger.heal(fault)
+        return fault
+
+    def crash(self) -> Disturbance:
+        return self.fault("connector", "CONNECTOR_KILL", is_crash=True)
+
+    def judge(self, *, to_tail: bool = True) -> Verdict:
+        return Judge(self.ledger, requeues_to_tail=to_tail).judge()
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def problems(verdict: Verdict) -> dict[str, int]:
+    return {problem: len(texts) for problem, texts in verdict.problems.items()}
+
+
+def test_a_good_day_is_good(story: Story) -> None:
+    session = story.open()
+    for _ in range(3):
+        story.settle(story.deliver(story.publish(), session))
+    story.end(session)
+    assert problems(story.judge()) == {}
+
+
+# ------------------------------------------------------------------ lost
+def test_confirmed_and_never_delivered_is_lost(story: Story) -> None:
+    story.publish()
+    assert problems(story.judge()) == {"lost": 1}
+
+
+def test_not_confirmed_and_never_delivered_is_not_lost(story: Story) -> None:
+    story.publish(confirmed=False)
+    assert problems(story.judge()) == {}
+
+
+def test_delivered_and_unacknowledged_must_come_back(story: Story) -> None:
+    session = story.open()
+    story.deliver(story.publish(confirmed=False), session)
+    story.end(session)
+    assert problems(story.judge()) == {"lost": 1}
+
+
+def test_requeued_must_come_back(story: Story) -> None:
+    session = story.open()
+    story.settle(story.deliver(story.publish(), session), REQUEUED)
+    assert problems(story.judge()) == {"lost": 1}
+
+
+def test_what_nobody_acknowledges_may_be_lost_with_its_connection(story: Story) -> None:
+    story.ledger.auto_ack_queues = {"q"}
+    story.publish()
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["auto-ack undelivered"] == 1
+
+
+def test_one_queue_of_two_is_enough_to_be_lost(story: Story) -> None:
+    session = story.open()
+    publish = story.ledger.publish("both", story.publisher, 1, ["a", "b"], confirming=True)
+    story.ledger.confirm(publish)
+    story.settle(story.deliver(publish, session))
+    assert story.ledger.owed_count == story.ledger.owed("b") == 1
+    assert problems(story.judge()) == {"lost": 1}
+
+
+# ------------------------------------------------------------------ coming back
+def test_unacknowledged_comes_back_flagged(story: Story) -> None:
+    publish = story.publish()
+    first, second = story.open("c1"), story.open("c2")
+    story.deliver(publish, first)
+    story.end(first)
+    story.settle(story.deliver(publish, second, redelivered=True))
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["came back"] == 1
+
+
+def test_a_second_time_without_the_flag(story: Story) -> None:
+    publish = story.publish()
+    first, second = story.open("c1"), story.open("c2")
+    story.deliver(publish, first)
+    story.end(first)
+    story.settle(story.deliver(publish, second))
+    assert problems(story.judge()) == {"unflagged": 1}
+
+
+def test_an_ack_that_may_not_have_arrived_explains_a_return(story: Story) -> None:
+    publish = story.publish()
+    first, second = story.open("c1"), story.open("c2")
+    story.settle(story.deliver(publish, first), proven=False)
+    story.end(first)
+    story.settle(story.deliver(publish, second, redelivered=True))
+    assert problems(story.judge()) == {}
+
+
+def test_acknowledged_and_back_without_reason(story: Story) -> None:
+    publish, session = story.publish(), story.open()
+    story.settle(story.deliver(publish, session))
+    story.settle(story.deliver(publish, session, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_an_outage_of_the_backend_is_no_reason(story: Story) -> None:
+    publish, session = story.publish(), story.open()
+    story.settle(story.deliver(publish, session))
+    story.fault("backend", "BACKEND_KILL")
+    story.settle(story.deliver(publish, session, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_a_crash_just_after_the_ack_is_a_reason(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.wait(WINDOW_S / 2)
+    story.crash()
+    story.end(session, "reset")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["doubled"] == 1
+    assert verdict.windows == [pytest.approx(WINDOW_S / 2 + 0.001)]
+
+
+def test_a_crash_long_after_the_ack_is_none(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.wait(WINDOW_S * 1.1)
+    story.crash()
+    story.end(session, "reset")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_time_of_an_outage_does_not_count_as_time_to_flush(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.fault("backend", "BACKEND_STALL_UP", 2.0)
+    story.wait(RECOVERY_S)
+    story.crash()
+    story.end(session, "reset")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {}
+
+
+def test_an_orderly_end_flushes(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.fault("connector", "CONNECTOR_TERM")
+    story.end(session, "320")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_an_orderly_end_without_backend_cannot_flush(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.fault("backend", "BACKEND_CUT")
+    story.fault("connector", "CONNECTOR_TERM")
+    story.end(session, "320")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {}
+
+
+def test_doubled_must_be_flagged_all_the_same(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session))
+    story.crash()
+    story.end(session, "reset")
+    story.settle(story.deliver(publish, other))
+    assert problems(story.judge()) == {"unflagged": 1}
+
+
+def test_a_move_that_a_crash_interrupted_may_leave_two(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session), REQUEUED)
+    story.crash()
+    story.end(session, "reset")
+    story.settle(story.deliver(publish, other, redelivered=True))
+    story.wait(WINDOW_S * 5)
+    story.settle(story.deliver(publish, other, redelivered=True))
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["doubled by a move"] == 1
+
+
+def test_but_not_three(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session), REQUEUED)
+    story.crash()
+    story.end(session, "reset")
+    for _ in range(3):
+        story.wait(WINDOW_S * 5)
+        story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_a_move_without_a_crash_leaves_one(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(publish, session), REQUEUED)
+    story.settle(story.deliver(publish, other, redelivered=True))
+    story.settle(story.deliver(publish, other, redelivered=True))
+    assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_held_and_delivered_to_another(story: Story) -> None:
+    publish, first, second = story.publish(), story.open("c1"), story.open("c2")
+    held = story.deliver(publish, first)
+    story.settle(story.deliver(publish, second, redelivered=True))
+    story.prove(first)
+    story.settle(held)
+    assert problems(story.judge()) == {"held twice": 1}
+
+
+# ------------------------------------------------------------------ order
+def test_first_deliveries_of_one_publisher_ascend(story: Story) -> None:
+    session = story.open()
+    one, two = story.publish(), story.publish()
+    for publish in (two, one):
+        story.settle(story.deliver(publish, session))
+    assert problems(story.judge()) == {"out of order": 1}
+
+
+def test_other_consumers_and_redelivered_ones_have_their_own_order(story: Story) -> None:
+    session = story.open()
+    one, two, three = story.publish(), story.publish(), story.publish()
+    story.settle(story.deliver(three, session))
+    story.settle(story.deliver(two, session, tag="other"))
+    story.settle(story.deliver(one, session, redelivered=True))
+    assert problems(story.judge()) == {}
+
+
+def test_given_back_goes_behind_what_was_confirmed_before(story: Story) -> None:
+    session = story.open()
+    one, two = story.publish(), story.publish()
+    story.settle(story.deliver(one, session), REQUEUED)
+    story.settle(story.deliver(one, session, redelivered=True))
+    story.settle(story.deliver(two, session))
+    assert problems(story.judge()) == {"requeued before the tail": 1}
+    assert problems(story.judge(to_tail=False)) == {}
+
+
+def test_given_back_goes_before_what_was_confirmed_after(story: Story) -> None:
+    session = story.open()
+    one = story.publish()
+    story.settle(story.deliver(one, session), REQUEUED)
+    two = story.publish()
+    story.settle(story.deliver(one, session, redelivered=True))
+    story.settle(story.deliver(two, session))
+    assert problems(story.judge()) == {}
+
+
+def test_a_crash_leaves_it_in_its_old_place(story: Story) -> None:
+    session = story.open()
+    one, two = story.publish(), story.publish()
+    story.settle(story.deliver(one, session), REQUEUED)
+    story.crash()
+    story.settle(story.deliver(one, session, redelivered=True))
+    story.settle(story.deliver(two, session))
+    assert problems(story.judge()) == {}
+
+
+# ------------------------------------------------------------------ sessions, notes
+def test_a_client_that_loses_its_connection_for_nothing(story: Story) -> None:
+    story.end(story.open(), "connection lost")
+    assert problems(story.judge()) == {"disconnected": 1}
+
+
+@pytest.mark.parametrize("what", ["connector", "client c", "client *"])
+def test_a_client_that_loses_its_connection_by_a_fault(story: Story, what: str) -> None:
+    session = story.open()
+    story.fault(what, "CUT")
+    story.end(session, "connection lost")
+    assert problems(story.judge()) == {}
+
+
+@pytest.mark.parametrize("what", ["backend", "client other"])
+def test_the_faults_of_others_do_not_disconnect(story: Story, what: str) -> None:
+    session = story.open()
+    story.fault(what, "CUT")
+    story.end(session, "connection lost")
+    assert problems(story.judge()) == {"disconnected": 1}
+
+
+def test_a_stranger_is_unexpected(story: Story) -> None:
+    assert story.ledger.deliver("q", "x", story.open(), "t", redelivered=False) is None
+    assert problems(story.judge()) == {"unexpected": 1}

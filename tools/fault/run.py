@@ -1,0 +1,218 @@
+"""One scenario from start to verdict.
+
+Owns the order of things: start, declare, workload and faults together, heal, drain, restart once more, look for what
+should not be there, judge.  Must not know the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pamqp import commands
+
+from tests.support.ledger import Ledger, Session, Settlement
+from tests.support.server import NotReady
+from tools.fault.actors import Actor, Consumer, Poller, Publisher, Stage
+from tools.fault.client import Channel, Connection, Gone
+from tools.fault.faults import Faults
+from tools.fault.rig import Rig, RigError, Target
+from tools.fault.scenario import Backend, Scenario
+from tools.fault.verdict import LAST_LOOK, Judge, Verdict
+
+#: What is owed after the faults must have come within this; a real server takes up to 9 s to come back.
+DRAIN_LIMIT_S = 20.0
+#: All queues empty and nothing arriving for this long: drained.  The connector looks for strangers once a second.
+QUIET_S = 1.25
+RETRY_S = 0.05
+#: Log messages of the connector that tell of a bug, whatever the ledger says.
+BUGS = ("internal error", "task failed", "timer failed")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run brought."""
+
+    scenario: Scenario
+    verdict: Verdict
+    ledger: Ledger
+    seconds: float = 0.0
+    losses: dict[str, int] = field(default_factory=dict)
+
+
+async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
+    """Run one scenario; logs stay in ``folder``."""
+    (folder / "scenario.txt").write_text(scenario.describe() + "\n", encoding="utf-8")
+    ledger = Ledger()
+    run = _Run(scenario, ledger)
+    started = ledger.now()
+    try:
+        async with Rig(scenario, folder, target) as rig:
+            await run.perform(rig)
+    except* (RigError, NotReady, Gone) as failed:
+        for error in failed.exceptions:
+            ledger.note("does not run", f"{type(error).__name__}: {error}")
+    for text in _bugs_in(folder / "connector.log"):
+        ledger.note("bug in the log", text)
+    verdict = Judge(ledger, requeues_to_tail=scenario.backend is not Backend.NONE).judge()
+    return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
+
+
+def _bugs_in(log: Path) -> list[str]:
+    found = []
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ():
+        if line.startswith("{"):
+            entry = json.loads(line)
+            if entry.get("message") in BUGS:
+                found.append(
+                    f"{entry.get('message')}: {entry.get('task', '')} {str(entry.get('exception', ''))[-300:]}"
+                )
+        elif line.startswith("Traceback"):
+            found.append("a traceback on standard error")
+    return found
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, ledger: Ledger) -> None:
+        mark = uuid.uuid4().hex[:8]
+        exchanges = {exchange for exchange, _ in scenario.routes if exchange}
+        self._names = {name: f"fault-{scenario.seed}-{mark}-{name}" for name in (*scenario.queues, *exchanges)}
+        self._scenario = scenario
+        self._ledger = ledger
+        ledger.auto_ack_queues = set(scenario.auto_ack_queues)
+        self.stage = Stage(scenario.seed, self._names)
+
+    async def perform(self, rig: Rig) -> None:
+        """All of it; problems are in the ledger."""
+        await self._declare(rig)
+        ledger, scenario, stage = self._ledger, self._scenario, self.stage
+        ledger.began_at = ledger.now()
+        faults = Faults(rig, ledger)
+        publishers, receivers = self._actors(rig)
+        async with asyncio.TaskGroup() as everything:
+            receiving = [everything.create_task(actor.run(), name=actor.name) for actor in receivers]
+            try:
+                async with asyncio.TaskGroup() as acting:
+                    for actor in publishers:
+                        acting.create_task(actor.run(), name=actor.name)
+                    async with asyncio.TaskGroup() as disturbing:
+                        for fault in scenario.faults:
+                            disturbing.create_task(faults.run(fault), name=str(fault))
+                        disturbing.create_task(asyncio.sleep(scenario.seconds))
+                    await rig.wait_ready()
+                    stage.is_publishing = False
+                stage.is_draining = True
+                await self._drain(rig)
+            finally:
+                stage.is_over = True
+            await asyncio.wait(receiving)
+        await self._look_again(rig)
+
+    def _actors(self, rig: Rig) -> tuple[list[Actor], list[Actor]]:
+        scenario, ledger, stage = self._scenario, self._ledger, self.stage
+
+        def port(name: str) -> int:
+            return rig.proxies[name].port
+
+        publishers: list[Actor] = [
+            Publisher(plan, scenario.routes[plan.route], lambda name=plan.name: port(name), ledger, stage)  # type: ignore[misc]
+            for plan in scenario.publishers
+        ]
+        receivers: list[Actor] = [
+            Consumer(plan, lambda name=plan.name: port(name), ledger, stage)  # type: ignore[misc]
+            for plan in scenario.consumers
+        ]
+        receivers += [
+            Poller(plan, lambda name=plan.name: port(name), ledger, stage)  # type: ignore[misc]
+            for plan in scenario.pollers
+        ]
+        return publishers, receivers
+
+    # ------------------------------------------------------------------ with a connection of its own
+
+    @contextlib.asynccontextmanager
+    async def _channel(self, rig: Rig) -> AsyncIterator[Channel]:
+        connection = await Connection.open(rig.amqp_port)
+        try:
+            yield await connection.channel()
+        finally:
+            connection.abort("done")
+
+    async def _declare(self, rig: Rig) -> None:
+        """Durable queues, one direct exchange, its bindings."""
+        async with self._channel(rig) as channel:
+            for queue in self._scenario.queues:
+                await channel.call(commands.Queue.Declare(queue=self._names[queue], durable=True))
+            for exchange, key in self._scenario.routes:
+                if exchange:
+                    await channel.call(
+                        commands.Exchange.Declare(exchange=self._names[exchange], exchange_type="direct", durable=True)
+                    )
+                    for queue in self._scenario.routes[exchange, key]:
+                        await channel.call(
+                            commands.Queue.Bind(
+                                queue=self._names[queue], exchange=self._names[exchange], routing_key=key
+                            )
+                        )
+
+    async def _counts(self, channel: Channel) -> dict[str, int]:
+        counts = {}
+        for queue in self._scenario.queues:
+            answer, _ = await channel.call(commands.Queue.Declare(queue=self._names[queue], passive=True, durable=True))
+            counts[queue] = answer.message_count
+        return counts
+
+    async def _drain(self, rig: Rig) -> None:
+        """Return when nothing is owed, all queues say they are empty and nothing arrives any more."""
+        ledger = self._ledger
+        limit = ledger.now() + DRAIN_LIMIT_S
+        counts: dict[str, int] = {}
+        async with self._channel(rig) as channel:
+            while ledger.now() < limit:
+                counts = await self._counts(channel)
+                if not ledger.owed_count and not any(counts.values()):
+                    before = len(ledger.deliveries)
+                    await asyncio.sleep(QUIET_S)
+                    if len(ledger.deliveries) == before:
+                        return
+                await asyncio.sleep(RETRY_S)
+        for queue, count in counts.items():
+            if count or ledger.owed(queue):
+                ledger.note("stuck", f"{queue} says {count} ready, {ledger.owed(queue)} owed")
+
+    async def _look_again(self, rig: Rig) -> None:
+        """Restart in order: what was acknowledged must not come back."""
+        connector = rig.connector
+        if connector is not None:
+            noted = self._ledger.disturb("connector", "LAST_RESTART")
+            await asyncio.to_thread(connector.terminate)
+            if rig.server is not None and self._scenario.backend is Backend.PROXIED:
+                await rig.server.end(signal.SIGTERM)
+                await rig.server.start()
+            await asyncio.to_thread(connector.start)
+            self._ledger.heal(noted)
+        session = self._ledger.open_session(LAST_LOOK)
+        async with self._channel(rig) as channel:
+            for queue in self._scenario.queues:
+                while await self._take(channel, session, queue):
+                    pass
+                await channel.call(commands.Queue.Delete(queue=self._names[queue]))
+        self._ledger.end_session(session, "left")
+
+    async def _take(self, channel: Channel, session: Session, queue: str) -> bool:
+        method, content = await channel.call(commands.Basic.Get(queue=self._names[queue]))
+        if not isinstance(method, commands.Basic.GetOk):
+            return False
+        ledger = self._ledger
+        message_id = content.partition(b"|")[0].decode("ascii", "replace")
+        delivery = ledger.deliver(queue, message_id, session, "", redelivered=bool(method.redelivered))
+        if delivery is not None:
+            ledger.settle(delivery, Settlement.DONE, is_certain=True)
+        channel.send(commands.Basic.Ack(method.delivery_tag or 0))
+        return True
