@@ -90,7 +90,7 @@ _CHECKS: dict[str, Callable[[Field], object]] = {
 _NOT_BUILT = {
     "x-expires": (), "x-message-ttl": (), "x-max-length": (), "x-max-length-bytes": (), "x-max-priority": (),
     "x-delivery-limit": (), "x-dead-letter-exchange": (), "x-dead-letter-routing-key": (),
-    "x-single-active-consumer": (False,), "x-overflow": (b"drop-head",), "x-queue-type": (b"classic", b"quorum"),
+    "x-overflow": (b"drop-head",), "x-queue-type": (b"classic", b"quorum"),
 }  # fmt: skip
 
 
@@ -115,6 +115,20 @@ def check_queue(request: QueueDeclare, label: str) -> None:
     for name, harmless in _NOT_BUILT.items():
         if name in arguments and arguments[name][1] not in harmless:
             raise NotImplementedHere(f"queue argument '{name}' is not supported")
+
+
+def check_consumer(arguments: Table, label: str) -> int:
+    """The priority that a consumer's arguments ask for, 0 by default (CO-33); raises Inequivalent as RabbitMQ does."""
+    kind, priority = arguments.get("x-priority", ("I", 0))
+    if kind not in INTEGERS or not isinstance(priority, int):
+        reason = f'"expected integer, got {TYPE_NAMES.get(kind, kind)}"'
+        raise Inequivalent(f"invalid arg 'x-priority' for {label}: {reason}")
+    if "x-cancel-on-ha-failover" in arguments:
+        try:
+            _boolean(arguments["x-cancel-on-ha-failover"])
+        except InvalidArgument as error:
+            raise Inequivalent(f"invalid arg 'x-cancel-on-ha-failover' for {label}: {error}") from None
+    return priority
 
 
 def check_equivalent(record: QueueRecord, request: QueueDeclare, label: str) -> None:

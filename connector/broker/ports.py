@@ -174,6 +174,11 @@ class Consumer(Protocol):
 
     no_ack: bool
     exclusive: bool
+    priority: int  #: higher ones are served first
+
+    @property
+    def held_count(self) -> int:
+        """Delivered to it, and its client has not decided yet."""
 
     def free_credit(self) -> int:
         """How many more messages may be delivered right now; 0 when full, blocked or gone.

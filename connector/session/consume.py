@@ -16,6 +16,7 @@ from connector.amqp.errors import AmqpError
 from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
+from connector.broker.arguments import check_consumer
 from connector.session.prefetch import Prefetch
 from connector.session.publish import REPLY_TO
 
@@ -41,15 +42,19 @@ class Consumer:
         "exclusive",
         "no_ack",
         "prefetch",
+        "priority",
         "queue",
         "tag",
     )
 
-    def __init__(self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool) -> None:
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool, priority: int
+    ) -> None:
         self.queue = queue
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = exclusive
+        self.priority = priority
         self.prefetch = Prefetch(0 if no_ack else channel.prefetch_count)  # no_ack knows no limit (CO-29)
         self._shared = Prefetch(0) if no_ack else channel.prefetch
         self._channel = channel
@@ -58,6 +63,11 @@ class Consumer:
         self._output = channel.output
         self._unacked = channel.unacked
         self._counters = channel.counters
+
+    @property
+    def held_count(self) -> int:
+        """Deliveries that the client has not decided about."""
+        return self.prefetch.used
 
     def free_credit(self) -> int:
         """How many more messages may be delivered now: none while the socket is full (PC-17)."""
@@ -207,22 +217,19 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if method.queue == REPLY_TO:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
-    _check_arguments(cast("Table", method.arguments))
     queue = channel.vhost.find_queue(channel.queue_name(method.queue), channel.connection)
     consumer = Consumer(
-        channel, queue, tag or _server_tag(), no_ack=bool(method.no_ack), exclusive=bool(method.exclusive)
+        channel,
+        queue,
+        tag or _server_tag(),
+        no_ack=bool(method.no_ack),
+        exclusive=bool(method.exclusive),
+        priority=check_consumer(cast("Table", method.arguments), queue.label),
     )
     queue.add_consumer(consumer)
     channel.consumers[consumer.tag] = consumer
     if not method.nowait:
         channel.reply(build(commands.Basic.ConsumeOk, consumer_tag=consumer.tag))
-
-
-def _check_arguments(arguments: Table) -> None:
-    """Refuse what would have an effect and is not built; what RabbitMQ ignores is ignored."""
-    priority = arguments.get("x-priority")
-    if priority is not None and priority[1] != 0:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "consumer priorities (x-priority) are not supported")
 
 
 def _server_tag() -> str:

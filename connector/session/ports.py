@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 class Queue(Protocol):
     """A queue as one client uses it."""
 
+    @property
+    def label(self) -> str:
+        """What texts call it: kind, name and virtual host."""
+
     def add_consumer(self, consumer: Consumer) -> None:
         """Attach; raises AccessRefused (exclusive use).  Delivery starts at the next ``dispatch``."""
 

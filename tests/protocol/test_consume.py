@@ -390,28 +390,120 @@ def test_exclusive_consumers(client: Dialogue) -> None:
     queue = client.declare("q")
     client.consume(queue, "only", exclusive=True)
     client.send(2, commands.Basic.Consume, queue=queue, consumer_tag="second")
-    close = client.expect(2, commands.Channel.Close, reply_code=403, class_id=60, method_id=20)
-    assert close.reply_text.startswith("ACCESS_REFUSED - queue 'q' in vhost ")
-    assert close.reply_text.endswith(" in exclusive use")
+    text = "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
+    client.expect_close(403, text, (60, 20), channel_no=2)
+    client.call(1, commands.Basic.Cancel, consumer_tag="only")
+    client.call(2, commands.Channel.Open)
+    client.consume(queue, "second", 2)
+    client.send(1, commands.Basic.Consume, queue=queue, exclusive=True)
+    client.expect_close(403, text, (60, 20))
+
+
+@spec(
+    "RabbitMQ, consumer priorities", "Consumers with a higher x-priority are served while they have room; 0 is usual."
+)
+def test_higher_priorities_come_first(client: Dialogue) -> None:
+    queue = client.declare()
+    client.call(1, commands.Basic.Qos, prefetch_count=2)
+    for tag, priority in (("a", None), ("b", -1), ("c", 0), ("d", 5), ("e", 5)):
+        client.consume(queue, tag, arguments={} if priority is None else {"x-priority": priority})
+    fill(client, queue, 12)
+    assert tags_of(client) == ["d", "e", "d", "e", "a", "c", "a", "c", "b", "b"]
+    client.send(1, commands.Basic.Ack, delivery_tag=10)
+    client.send(1, commands.Basic.Ack, delivery_tag=2)
+    assert tags_of(client) == ["b", "e"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="d")
+    client.call(1, commands.Basic.Cancel, consumer_tag="e")
+    client.send(1, commands.Basic.Ack, delivery_tag=0, multiple=True)
+    fill(client, queue, 3)
+    assert sorted(tags_of(client)) == ["a", "a", "c"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "text"),
+    ("arguments", "text"),
     [
+        ({"x-priority": "x"}, "x-priority' for queue 'q' in vhost '/': \"expected integer, got longstr\""),
+        ({"x-priority": 1.5}, "x-priority' for queue 'q' in vhost '/': \"expected integer, got double\""),
+        ({"x-priority": True}, "x-priority' for queue 'q' in vhost '/': \"expected integer, got bool\""),
+        ({"x-priority": None}, "x-priority' for queue 'q' in vhost '/': \"expected integer, got void\""),
         (
-            {"arguments": {"x-priority": 10}},
-            "NOT_IMPLEMENTED - consumer priorities (x-priority) are not supported",
-        ),
-        (
-            {"queue": "amq.rabbitmq.reply-to", "no_ack": True},
-            "NOT_IMPLEMENTED - direct reply-to is not supported",
+            {"x-cancel-on-ha-failover": 1},
+            "x-cancel-on-ha-failover' for queue 'q' in vhost '/': {unacceptable_type,signedint}",
         ),
     ],
 )
-def test_consumers_that_are_not_built(client: Dialogue, fields: dict[str, object], text: str) -> None:
-    queue = client.declare()
-    client.send(1, commands.Basic.Consume, **({"queue": queue} | fields))
-    client.expect_connection_close(540, text, (60, 20))
+def test_invalid_arguments_of_a_consumer_are_406(client: Dialogue, arguments: dict[str, object], text: str) -> None:
+    client.declare("q")
+    client.send(1, commands.Basic.Consume, queue="q", consumer_tag="t", arguments=arguments)
+    client.expect_close(406, f"PRECONDITION_FAILED - invalid arg '{text}", (60, 20))
+
+
+def test_direct_reply_to_is_not_built(client: Dialogue) -> None:
+    client.send(1, commands.Basic.Consume, queue="amq.rabbitmq.reply-to", no_ack=True)
+    client.expect_connection_close(540, "NOT_IMPLEMENTED - direct reply-to is not supported", (60, 20))
+
+
+# --------------------------------------------------------------------------------------------- single active consumer
+SINGLE = {"x-single-active-consumer": True}
+
+
+@spec("RabbitMQ, single active consumer", "One consumer at a time; when it goes another one takes over.")
+@pytest.mark.parametrize("fields", [{}, {"exclusive": False, "durable": True}])
+def test_one_consumer_is_active_at_a_time(client: Dialogue, fields: dict[str, Any]) -> None:
+    queue = client.declare("q", arguments=SINGLE, **fields)
+    client.call(1, commands.Basic.Qos, prefetch_count=2)
+    for tag, priority in (("a", 0), ("b", 0), ("c", 9), ("d", 9)):
+        client.consume(queue, tag, arguments={"x-priority": priority})
+    fill(client, queue, 6)
+    assert tags_of(client) == ["a", "a"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="b")
+    client.send(1, commands.Basic.Ack, delivery_tag=1)
+    client.world.advance(0.25)
+    assert tags_of(client) == ["a"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="a")
+    client.send(1, commands.Basic.Ack, delivery_tag=2).expect_nothing()
+    client.send(1, commands.Basic.Ack, delivery_tag=3)
+    client.world.advance(0.25)
+    assert bodies(contents := client.deliveries()) == [b"3", b"4"]
+    assert [item.method.consumer_tag for item in contents] == ["c", "c"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="c")
+    client.send(1, commands.Basic.Nack, delivery_tag=0, multiple=True, requeue=True)
+    client.world.advance(0.25)
+    assert bodies(contents := client.deliveries()) == [b"5", b"3"]
+    assert [item.method.consumer_tag for item in contents] == ["d", "d"]
+
+
+def test_the_next_takes_over_when_the_active_ones_channel_is_gone(world: World, client: Dialogue) -> None:
+    other = connect(world)
+    queue = client.declare("q", exclusive=False, durable=True, arguments=SINGLE)
+    fill(client, queue, 3)
+    client.consume(queue, "a")
+    assert len(client.deliveries()) == 3
+    other.consume(queue, "b")
+    other.expect_nothing()
+    client.lose()
+    assert [(item.body, item.method.redelivered) for item in other.deliveries()] == [
+        (b"0", True), (b"1", True), (b"2", True)
+    ]  # fmt: skip
+
+
+def test_the_first_of_all_may_come_after_the_last_has_gone(client: Dialogue) -> None:
+    queue = client.declare("q", arguments=SINGLE)
+    client.consume(queue, "a", no_ack=True)
+    client.call(1, commands.Basic.Cancel, consumer_tag="a")
+    fill(client, queue, 1)
+    client.consume(queue, "b", 2)
+    assert len(client.deliveries(2)) == 1
+
+
+def test_a_single_active_consumer_excludes_gets_and_exclusive_consumers(client: Dialogue) -> None:
+    queue = client.declare("q", arguments=SINGLE)
+    client.send(1, commands.Basic.Get, queue=queue)
+    text = "RESOURCE_LOCKED - cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not "
+    client.expect_close(405, text + "supported by queues with single active consumer", (60, 70))
+    client.call(1, commands.Channel.Open)
+    client.send(1, commands.Basic.Consume, queue=queue, exclusive=True)
+    client.expect_close(403, "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use", (60, 20))
 
 
 def test_arguments_without_an_effect_are_taken(client: Dialogue) -> None:

@@ -132,6 +132,7 @@ class Consumer:
     """A consumer that remembers what it has."""
 
     exclusive = False
+    priority = 0
 
     def __init__(self, model: LeaseModel, prefetch: int, no_ack: bool = False) -> None:
         self.no_ack = no_ack
@@ -139,6 +140,11 @@ class Consumer:
         self.unacked: list[Message] = []
         self.last_sequence = 0
         self._model = model
+
+    @property
+    def held_count(self) -> int:
+        """See ``ports``."""
+        return len(self.unacked)
 
     def free_credit(self) -> int:
         """See ``ports``."""
