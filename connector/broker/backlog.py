@@ -27,13 +27,14 @@ class Snapshot(NamedTuple):
 class Backlog:
     """Counts are in messages; ``known_at`` is the second of the last QueuesInfo answer.
 
-    ``count`` is exact for what we store ourselves; ``pending_count`` is what is on its way to KubeMQ.
+    The count is exact for what we store ourselves; ``pending_count`` is what is on its way to KubeMQ.  What was read
+    before it was reported stored makes the net negative until then.
     """
 
     __slots__ = (
         "_last_stored",
+        "_net",
         "confirmed_count",
-        "count",
         "highest_read",
         "known_at",
         "last_sequence",
@@ -45,13 +46,44 @@ class Backlog:
     )
 
     def __init__(self) -> None:
-        self.count = self.pending_count = 0
+        self._net = self.pending_count = 0
         self.known_at = NEVER
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.purge_left = self.purge_upto = 0
         self.last_sequence: int | None = None
         self._last_stored = 0
+
+    @property
+    def count(self) -> int:
+        """Messages known to be unread."""
+        return self._net if self._net > 0 else 0
+
+    def on_stored(self) -> None:
+        """One that was on its way is stored."""
+        self.pending_count -= 1
+        self.stored_count += 1
+        self._net += 1
+
+    def on_refused(self) -> None:
+        """One that was on its way is not stored."""
+        self.pending_count -= 1
+        self._net = max(self._net, -self.pending_count)
+
+    def on_read(self, count: int, highest: int) -> None:
+        """So many unread messages were read, up to the Sequence ``highest``."""
+        self.read_count += count
+        self._net = max(self._net - count, -self.pending_count)
+        if highest > self.highest_read:
+            self.highest_read = highest
+
+    def on_given_back(self, count: int) -> None:
+        """So many that were read are unread again."""
+        self._net += count
+
+    def on_short(self) -> None:
+        """KubeMQ has no more at the moment."""
+        self._net = min(self._net, 0)
 
     def begin_snapshot(self, is_quiet: bool) -> Snapshot:
         """Note the counters: a QueuesInfo call begins, or has answered."""
@@ -69,18 +101,11 @@ class Backlog:
         unread = waiting - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet)
         if is_exact or unread > self.count:
-            self.count = max(0, unread)
+            self._net = max(0, unread)
         self.last_sequence = last_sequence
         self._last_stored = began.stored
         if is_exact:
             self.limit_purge()
-
-    def on_read(self, count: int, highest: int) -> None:
-        """So many unread messages were read, up to the Sequence ``highest``."""
-        self.read_count += count
-        self.count = max(0, self.count - count)
-        if highest > self.highest_read:
-            self.highest_read = highest
 
     # ------------------------------------------------------------------ purge
 

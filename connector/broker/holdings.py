@@ -320,6 +320,6 @@ class Holdings:
 
     def _drop_ready(self) -> None:
         """What was read ahead is unread again."""
-        self.counts.count += len(self.ready)
+        self.counts.on_given_back(len(self.ready))
         self._mine_bytes -= sum(map(_cost, self.ready))
         self.ready.clear()

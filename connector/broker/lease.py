@@ -373,7 +373,7 @@ class Lease(Holdings):
     def _note_short(self) -> None:
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
-        self.counts.count = 0
+        self.counts.on_short()
         self._back_off()
 
     def _note_lost(self) -> None:

@@ -350,7 +350,7 @@ class LeaseModel:
             started, candidates = self.purges.pop(0)
             assert count == started
             for item in candidates:
-                item.is_purged = item.is_purged or (count == len(candidates) and self.is_exact and not item.is_seen)
+                item.is_purged = item.is_purged or (not self.has_faults and not item.is_seen)
 
         self.queue.purge(after)
         self.settle()
@@ -371,7 +371,7 @@ class LeaseModel:
         if not self.has_faults:
             assert len(candidates) == lease.ready_count
         if not self.queue.is_deleted:
-            self.purges.append((lease.ready_count, candidates))
+            self.purges.append((lease.ready_count, [] if self.has_faults else candidates))
         Lease.purge(lease, done)
 
     def delete(self) -> None:
