@@ -1,9 +1,9 @@
 """All methods but the hot ones: pamqp's command classes, read and written with our own field tables.
 
 Owns the way from a method frame's payload to a ``pamqp.base.Frame`` and back.  Which methods exist, with which fields
-of which type, is pamqp's metadata alone.  pamqp's own marshalling is not used: it loses the width of table values, and
-its constructors refuse names that RabbitMQ takes (anything beyond ``[a-zA-Z0-9-_.:@#,/+ ]``), hence ``build``.  Must
-not know channels or what a method does.
+of which type, is pamqp's metadata alone (``access.py`` adds two in the same form).  pamqp's own marshalling is not
+used: it loses the width of table values, and its constructors refuse names that RabbitMQ takes (anything beyond
+``[a-zA-Z0-9-_.:@#,/+ ]``), hence ``build``.  Must not know channels or what a method does.
 
 After ``decode`` tables (``arguments``, ``client_properties``) are ``wire.Table``, long strings (``response``) are
 bytes, short strings are str.  ``encode`` takes a Table where the field is a table, str or bytes where it is a string.
@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from pamqp import base, commands
 
+from connector.amqp import access
 from connector.amqp.errors import AmqpError
 from connector.amqp.reply_codes import ReplyCode
 from connector.amqp.wire import read_table, write_shortstr, write_table
@@ -24,10 +25,9 @@ from connector.amqp.wire import read_table, write_shortstr, write_table
 _INDEX = struct.Struct(">I")
 
 #: method index (class id << 16 | method id) -> pamqp's class
-METHODS: dict[int, type[base.Frame]] = commands.INDEX_MAPPING
-
-#: Methods a client may know from AMQP 0-9 and RabbitMQ that we do not have: access.request and its answer.
-_KNOWN_UNSUPPORTED = frozenset({0x001E000A, 0x001E000B})
+METHODS: dict[int, type[base.Frame]] = commands.INDEX_MAPPING | {
+    method.index: method for method in (access.Request, access.RequestOk)
+}
 
 _NUMBERS = {
     "octet": struct.Struct(">B"),
@@ -79,7 +79,7 @@ def decode(payload: bytes) -> base.Frame:
     """Decode a method frame's payload.
 
     Raises AmqpError: FRAME_ERROR for missing or extra bytes and for short strings that are not UTF-8 (as RabbitMQ),
-    SYNTAX_ERROR for a malformed table, NOT_IMPLEMENTED or COMMAND_INVALID for a method that does not exist here.
+    SYNTAX_ERROR for a malformed table, COMMAND_INVALID for a method that does not exist.
     """
     if len(payload) < _INDEX.size:
         raise AmqpError(ReplyCode.FRAME_ERROR, f"method frame of {len(payload)} octets")
@@ -106,9 +106,7 @@ def _error(code: ReplyCode, reason: str, index: int) -> AmqpError:
 
 
 def unknown_method(index: int) -> AmqpError:
-    """The error for a class and method that do not exist, or are known and not built (PC-23)."""
-    if index in _KNOWN_UNSUPPORTED:
-        return _error(ReplyCode.NOT_IMPLEMENTED, "access.request is not supported", index)
+    """The error for a class and method that do not exist (PC-23)."""
     return _error(ReplyCode.COMMAND_INVALID, f"unknown method {index >> 16}.{index & 0xFFFF}", index)
 
 

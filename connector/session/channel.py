@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pamqp import commands
 
+from connector.amqp import access
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_ack, encode_method, encode_nack
 from connector.amqp.methods import build
@@ -421,6 +422,11 @@ def on_tx_end(channel: Channel, method: commands.Tx.Commit | commands.Tx.Rollbac
     raise AmqpError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
 
+def on_access_request(channel: Channel, method: access.Request) -> None:
+    """Old clients ask before they do anything; nobody looks at the ticket (PC-22)."""
+    channel.reply(build(access.RequestOk, ticket=access.TICKET))
+
+
 def _crossing_close(channel: Channel, method: Frame) -> None:
     channel.on_crossing_close()
 
@@ -435,6 +441,7 @@ _HANDLERS: dict[tuple[State, type[Frame]], Handler] = {
     (State.OPEN, commands.Channel.Open): on_second_open,
     (State.OPEN, commands.Channel.Close): on_channel_close,
     (State.OPEN, commands.Channel.Flow): on_channel_flow,
+    (State.OPEN, access.Request): on_access_request,
     (State.OPEN, commands.Exchange.Declare): declare.on_exchange_declare,
     (State.OPEN, commands.Exchange.Delete): declare.on_exchange_delete,
     (State.OPEN, commands.Exchange.Bind): declare.on_exchange_bind,

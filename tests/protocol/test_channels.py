@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
+from connector.amqp import access
 from connector.broker.errors import NotFound
 from connector.broker.ports import Done, TimedOut
 from connector.broker.requests import DeclaredQueue
@@ -93,6 +94,14 @@ def test_flow(client: Dialogue) -> None:
     client.send(1, commands.Channel.Flow, active=True).expect(1, commands.Channel.FlowOk, active=True)
     client.send(1, commands.Channel.Flow, active=False)
     client.expect_connection_close(540, "NOT_IMPLEMENTED - active=false", (20, 20))
+
+
+@spec("AMQP 0-9, 1.3", "access.request asks for a ticket; RabbitMQ gives everybody ticket 1.")
+def test_access_request(client: Dialogue) -> None:
+    client.send(1, access.Request, realm="/data", active=True, write=True, read=True)
+    client.expect(1, access.RequestOk, ticket=1)
+    client.send(1, access.RequestOk, ticket=1)
+    client.expect_connection_close(503, "COMMAND_INVALID - unimplemented method", (30, 11))
 
 
 # --------------------------------------------------------------------------------------------- errors

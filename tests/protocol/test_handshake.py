@@ -6,6 +6,7 @@ import pytest
 from pamqp import commands
 
 from connector.amqp.handshake import PROTOCOL_HEADER
+from connector.amqp.wire import write_table
 from connector.session.connection import Phase
 from tests.support.dialogue import CAPABILITIES, Dialogue, connect, raw_frame, spec
 from tests.support.world import World
@@ -92,6 +93,34 @@ def test_a_failed_login_is_told_without_saying_what_was_wrong(world: World, user
     assert world.counters.auth_failures == 1
     client.lose()
     assert world.counters.connections_refused == 1
+
+
+@spec("RabbitMQ, access control", "AMQPLAIN: a table with LOGIN and PASSWORD in any order, for old clients.")
+@pytest.mark.parametrize("keys", [("LOGIN", "PASSWORD"), ("PASSWORD", "LOGIN")])
+def test_amqplain(world: World, keys: tuple[str, str]) -> None:
+    client = Dialogue(world)
+    client.feed(PROTOCOL_HEADER).expect(0, commands.Connection.Start, mechanisms="PLAIN AMQPLAIN")
+    response = write_table(dict.fromkeys(keys, ("S", b"guest")) | {"more": ("I", 1)})[4:]
+    client.start_ok("", "", mechanism="AMQPLAIN", response=response)
+    client.expect(0, commands.Connection.Tune)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "code", "text"),
+    [
+        ("AMQPLAIN", write_table({"LOGIN": ("S", b"guest"), "PASSWORD": ("S", b"no")})[4:], 403, "ACCESS_REFUSED"),
+        ("AMQPLAIN", write_table({"LOGIN": ("S", b"guest")})[4:], 502, "SYNTAX_ERROR"),
+        ("AMQPLAIN", b"\x05LOG", 502, "SYNTAX_ERROR"),
+        ("PLAIN", b"guest", 502, "SYNTAX_ERROR"),
+        ("EXTERNAL", b"", 503, "COMMAND_INVALID"),
+    ],
+)
+def test_responses_that_are_refused(world: World, mechanism: str, response: bytes, code: int, text: str) -> None:
+    client = Dialogue(world)
+    client.feed(PROTOCOL_HEADER).expect(0, commands.Connection.Start)
+    client.start_ok("", "", mechanism=mechanism, response=response)
+    close = client.expect(0, commands.Connection.Close, reply_code=code)
+    assert close.reply_text.startswith(text)
 
 
 @spec("RabbitMQ, authentication failure notification", "Without the capability the socket is closed after a delay.")

@@ -17,6 +17,7 @@ from pamqp import heartbeat as pamqp_heartbeat
 from connector.amqp import header as content_header
 from connector.amqp.errors import AmqpError
 from connector.amqp.handshake import PROTOCOL_HEADER
+from connector.amqp.methods import METHODS
 from connector.amqp.wire import table_from_python
 from connector.session.connection import Connection
 from connector.session.info import ConnectionInfo
@@ -236,7 +237,7 @@ class Dialogue:
     def call(self, channel_no: int, kind: type[base.Frame], **fields: object) -> Any:
         """Send a method and expect its answer."""
         index = kind.index + 1 if kind is not commands.Exchange.Unbind else commands.Exchange.UnbindOk.index
-        answer = commands.INDEX_MAPPING[index]
+        answer = METHODS[index]
         self.send(channel_no, kind, **fields)
         return self.expect(channel_no, answer)
 
@@ -269,8 +270,16 @@ class Dialogue:
             self.call(number, commands.Channel.Open)
         return self
 
-    def start_ok(self, user: str, password: str, capabilities: tuple[str, ...] = CAPABILITIES) -> Dialogue:
-        """Send connection.start-ok."""
+    def start_ok(
+        self,
+        user: str,
+        password: str,
+        capabilities: tuple[str, ...] = CAPABILITIES,
+        *,
+        mechanism: str = "PLAIN",
+        response: bytes | None = None,
+    ) -> Dialogue:
+        """Send connection.start-ok, with PLAIN or with any response."""
         properties: dict[str, object] = {
             "product": "dialogue",
             "version": "0.1",
@@ -281,8 +290,8 @@ class Dialogue:
             0,
             commands.Connection.StartOk,
             client_properties=properties,
-            mechanism="PLAIN",
-            response=f"\0{user}\0{password}".encode(),
+            mechanism=mechanism,
+            response=f"\0{user}\0{password}".encode() if response is None else response,
             locale="en_US",
         )
 

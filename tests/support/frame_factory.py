@@ -152,11 +152,16 @@ def split_frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def read_frames(data: bytes) -> list[tuple[int, pamqp_frame.FrameTypes]]:
-    """Each frame of well-formed bytes as pamqp reads it: (channel, frame)."""
-    found = []
+    """Each frame of well-formed bytes as pamqp reads it: (channel, frame); the class it lacks is read by us."""
+    found: list[tuple[int, pamqp_frame.FrameTypes]] = []
     while data:
-        size, channel_no, item = pamqp_frame.unmarshal(data)
-        assert item is not None
-        found.append((channel_no, item))
+        if data[0] == METHOD and data[7:9] == b"\x00\x1e":
+            channel_no, size = struct.unpack_from(">HI", data, 1)
+            found.append((channel_no, methods.decode(data[7 : size + 7])))
+            size += 8
+        else:
+            size, channel_no, item = pamqp_frame.unmarshal(data)
+            assert item is not None
+            found.append((channel_no, item))
         data = data[size:]
     return found

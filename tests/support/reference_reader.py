@@ -58,7 +58,7 @@ class ReferenceReader:
 
     def _method(self, channel_no: int, payload: bytes) -> int:
         index = struct.unpack(">I", payload[:4])[0]
-        known = index in commands.INDEX_MAPPING
+        known = index in methods.METHODS
         if not channel_no and known and index >> 16 != 10:
             return 504
         if channel_no and (index >> 16 == 10 or index in _SERVER_ONLY):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pamqp import base, commands, frame
 
-from connector.amqp import methods
+from connector.amqp import access, methods
 from connector.amqp.errors import AmqpError
 from connector.amqp.reply_codes import ReplyCode
 from connector.amqp.wire import Table, table_from_python
@@ -97,7 +97,7 @@ def error_of(payload: bytes) -> tuple[int, int, int]:
     return int(caught.value.code), caught.value.class_id, caught.value.method_id
 
 
-@pytest.mark.parametrize("kind", commands.INDEX_MAPPING.values(), ids=lambda kind: str(kind.name))
+@pytest.mark.parametrize("kind", methods.METHODS.values(), ids=lambda kind: str(kind.name))
 def test_missing_and_extra_bytes_are_a_frame_error(kind: type[base.Frame]) -> None:
     whole = methods.encode(methods.build(kind))
     ids = (kind.index >> 16, kind.index & 0xFFFF)
@@ -121,8 +121,8 @@ def test_a_broken_table_is_a_syntax_error_of_its_method() -> None:
 @pytest.mark.parametrize(
     ("payload", "expected"),
     [
-        (b"\x00\x1e\x00\x0a\x05/data\x1f", (540, 30, 10)),
-        (b"\x00\x1e\x00\x0b\x00\x01", (540, 30, 11)),
+        (b"\x00\x1e\x00\x0a\x05/data", (501, 30, 10)),
+        (b"\x00\x1e\x00\x0c", (503, 30, 12)),
         (b"\x00\x3d\x03\xe7", (503, 61, 999)),
         (b"\x00\x3c\x03\xe7", (503, 60, 999)),
         (b"", (501, 0, 0)),
@@ -131,6 +131,15 @@ def test_a_broken_table_is_a_syntax_error_of_its_method() -> None:
 )
 def test_unknown_methods(payload: bytes, expected: tuple[int, int, int]) -> None:
     assert error_of(payload) == expected
+
+
+def test_the_class_that_pamqp_lacks() -> None:
+    request = methods.decode(b"\x00\x1e\x00\x0a\x05/data\x15")
+    assert dict(request) == {
+        "realm": "/data", "exclusive": True, "passive": False, "active": True, "write": False, "read": True
+    }  # fmt: skip
+    assert methods.encode(request) == b"\x00\x1e\x00\x0a\x05/data\x15"
+    assert methods.encode(methods.build(access.RequestOk, ticket=1)) == b"\x00\x1e\x00\x0b\x00\x01"
 
 
 def test_more_than_eight_bits_would_take_a_second_octet() -> None:
