@@ -14,6 +14,7 @@ from pamqp import commands
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok
+from connector.amqp.header_edits import with_number
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
 from connector.broker.arguments import check_consumer
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from connector.session.channel import Channel
     from connector.session.ports import Queue
     from connector.session.unacked import Entry
+
+#: The header that says how often a message has come back (CO-37); not there at the first delivery.
+DELIVERY_COUNT = "x-delivery-count"
 
 
 class Consumer:
@@ -91,15 +95,18 @@ class Consumer:
             tag = self._unacked.add((self.queue, message, self))
             counters.delivered += 1
         redelivered = message.redelivered
+        header = message.header
         if redelivered:
             counters.redelivered += 1
+            if message.delivery_count:
+                header = with_number(header, DELIVERY_COUNT, message.delivery_count)
         self._output.put(
             self._encode(
                 tag,
                 redelivered,
                 message.exchange,
                 message.routing_key,
-                message.header,
+                header,
                 message.body,
                 self._frame_max,
             )
@@ -275,8 +282,11 @@ def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *,
     else:
         counters.got += 1
         tag = channel.unacked.add((queue, message, None))
+    header = message.header
     if message.redelivered:
         counters.redelivered += 1
+        if message.delivery_count:
+            header = with_number(header, DELIVERY_COUNT, message.delivery_count)
     channel.output.put(
         encode_get_ok(
             channel.number,
@@ -285,7 +295,7 @@ def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *,
             message.exchange,
             message.routing_key,
             ready_count,
-            message.header,
+            header,
             message.body,
             channel.connection.frame_max,
         )

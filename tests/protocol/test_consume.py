@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from connector.amqp import header as content_header
+from connector.amqp.wire import table_from_python
 from tests.support.dialogue import Dialogue, connect, spec
 from tests.support.world import World
 
@@ -155,6 +157,34 @@ def test_recover(client: Dialogue) -> None:
 def test_recover_without_requeue_is_540(client: Dialogue, kind: type, ids: tuple[int, int]) -> None:
     client.send(1, kind, requeue=False)
     client.expect_connection_close(540, "NOT_IMPLEMENTED - requeue=false", ids)
+
+
+@spec("RabbitMQ, quorum queues", "x-delivery-count says how often a message was delivered before.")
+@pytest.mark.parametrize("fields", [{}, {"exclusive": False, "durable": True}])
+@pytest.mark.parametrize("headers", [None, {}, {"a": 1, "x-delivery-count": "theirs"}])
+def test_redeliveries_are_counted(client: Dialogue, fields: dict[str, Any], headers: dict[str, object] | None) -> None:
+    queue = client.declare("q", **fields)
+    client.publish(2, queue, headers=headers, message_id="m")
+    first = client.get(queue)
+    table = None if headers is None else table_from_python(headers)
+    assert first.header == content_header.build({"message_id": "m"}, table)
+    client.send(1, commands.Basic.Nack, delivery_tag=1, requeue=True)
+    client.world.advance(0.25)
+    client.consume(queue)
+    counts = []
+    for tag in (2, 3, 4):
+        (content,) = client.deliveries()
+        parsed = content_header.parse(content.header)
+        counts.append(parsed.headers().pop("x-delivery-count"))
+        assert (parsed.message_id, parsed.headers().get("a")) == (b"m", ("I", 1) if headers else None)
+        client.send(1, commands.Basic.Reject, delivery_tag=tag, requeue=True)
+        client.world.advance(0.25)
+    assert counts == [("l", 1), ("l", 2), ("l", 3)]
+    assert len(client.deliveries()) == 1
+    client.call(1, commands.Channel.Close)
+    client.world.advance(0.25)
+    content = client.get(queue, 2)
+    assert content_header.parse(content.header).headers()["x-delivery-count"] == ("l", 5)
 
 
 # --------------------------------------------------------------------------------------------- basic.get
