@@ -6,7 +6,7 @@ never compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from connector.broker.errors import Inequivalent, NotImplementedHere
 
@@ -33,7 +33,7 @@ COMPARED = (
     "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-max-priority",
     "x-overflow", "x-queue-mode", "x-queue-version", "x-single-active-consumer", "x-queue-type",
     "x-quorum-initial-group-size", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
-    "x-queue-leader-locator", "x-delivery-limit", "x-queue-master-locator",
+    "x-queue-leader-locator", "x-delivery-limit", "x-queue-master-locator", "x-consumer-timeout",
 )  # fmt: skip
 
 
@@ -41,34 +41,38 @@ class InvalidArgument(Exception):
     """Inside this module: an argument's value is refused; the text is RabbitMQ's term."""
 
 
-def _integer(value: Field, lowest: int, highest: int | None = None) -> None:
+def _type_name(value: Field) -> str:
+    return TYPE_NAMES.get(value[0], value[0])
+
+
+def _integer(value: Field, lowest: int, highest: int | None = None, term: str = "value_too_large") -> None:
     kind, number = value
     if kind not in INTEGERS or not isinstance(number, int):
-        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(kind, kind)}}}")
+        raise InvalidArgument(f'"expected integer, got {_type_name(value)}"')
     if number < 0:
         raise InvalidArgument(f"{{value_negative,{number}}}")
     if number < lowest:
         raise InvalidArgument("{value_zero,0}")
     if highest is not None and number > highest:
-        raise InvalidArgument(f"{{value_too_big,{number}}}")
+        raise InvalidArgument(f"{{{term},{number}}}")
 
 
 def _text(value: Field) -> str:
     kind, text = value
     if kind != "S" or not isinstance(text, bytes):
-        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(kind, kind)}}}")
+        raise InvalidArgument(f"{{unacceptable_type,{_type_name(value)}}}")
     return text.decode("utf-8", "surrogateescape")
 
 
 def _one_of(value: Field, allowed: tuple[str, ...], term: str) -> None:
     text = _text(value)
     if text not in allowed:
-        raise InvalidArgument(f'{{{term},<<"{text}">>}}')
+        raise InvalidArgument(term.format(text))
 
 
 def _boolean(value: Field) -> None:
     if value[0] != "t":
-        raise InvalidArgument(f"{{unacceptable_type,{TYPE_NAMES.get(value[0], value[0])}}}")
+        raise InvalidArgument(f"{{unacceptable_type,{_type_name(value)}}}")
 
 
 _CHECKS: dict[str, Callable[[Field], object]] = {
@@ -76,14 +80,21 @@ _CHECKS: dict[str, Callable[[Field], object]] = {
     "x-message-ttl": lambda v: _integer(v, 0, MAX_EXPIRY_MS),
     "x-max-length": lambda v: _integer(v, 0),
     "x-max-length-bytes": lambda v: _integer(v, 0),
-    "x-max-priority": lambda v: _integer(v, 0, MAX_PRIORITY),
-    "x-delivery-limit": lambda v: _integer(v, 0),
-    "x-dead-letter-exchange": _text,
+    "x-max-priority": lambda v: _integer(v, 0, MAX_PRIORITY, "max_value_exceeded"),
     "x-dead-letter-routing-key": _text,
     "x-single-active-consumer": _boolean,
+    "x-consumer-timeout": lambda v: _integer(v, 0),
     "x-overflow": lambda v: _one_of(v, ("drop-head", "reject-publish", "reject-publish-dlx"), "invalid_overflow"),
-    "x-queue-mode": lambda v: _one_of(v, ("default", "lazy"), "invalid_queue_mode"),
-    "x-queue-type": lambda v: _one_of(v, ("classic", "quorum", "stream"), "unsupported_queue_type"),
+    "x-queue-mode": lambda v: _one_of(v, ("default", "lazy"), "\"unsupported queue mode '{}'\""),
+    "x-queue-type": lambda v: _one_of(v, ("classic", "quorum", "stream"), "\"unsupported queue type '{}'\""),
+}
+#: What only a quorum queue has.
+_QUORUM_ONLY = "x-delivery-limit"
+_DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+
+_CONSUMER_CHECKS: dict[str, Callable[[Field], object]] = {
+    "x-cancel-on-ha-failover": _boolean,
+    "x-consumer-timeout": lambda v: _integer(v, 0),
 }
 
 #: Arguments whose effect comes with later work, unless the value asks for nothing.
@@ -101,34 +112,68 @@ def check_queue(request: QueueDeclare, label: str) -> None:
     """
     arguments = request.arguments
     for name, check in _CHECKS.items():
-        if name in arguments:
-            try:
-                check(arguments[name])
-            except InvalidArgument as error:
-                raise Inequivalent(f"invalid arg '{name}' for {label}: {error}") from None
-    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
-        raise Inequivalent(f"invalid arg 'x-dead-letter-routing-key' for {label}: "
-                           "routing_key_but_no_dlx_defined")  # fmt: skip
-    if arguments.get("x-queue-type") == ("S", b"quorum") and (request.exclusive or not request.durable):
-        what = "exclusive" if request.exclusive else "non-durable"
-        raise Inequivalent(f"invalid property '{what}' for {label}")
+        _check(name, check, arguments, label)
+    check_name(arguments, _DEAD_LETTER_EXCHANGE, label)
+    if "x-dead-letter-routing-key" in arguments and _DEAD_LETTER_EXCHANGE not in arguments:
+        raise Inequivalent(f"invalid arg 'x-dead-letter-routing-key' for {label}: routing_key_but_no_dlx_defined")
+    _check_queue_type(request, label)
     for name, harmless in _NOT_BUILT.items():
         if name in arguments and arguments[name][1] not in harmless:
             raise NotImplementedHere(f"queue argument '{name}' is not supported")
 
 
-def check_consumer(arguments: Table, label: str) -> int:
-    """The priority that a consumer's arguments ask for, 0 by default (CO-33); raises Inequivalent as RabbitMQ does."""
+def _check_queue_type(request: QueueDeclare, label: str) -> None:
+    """Some flags and arguments go with one type of queue only."""
+    arguments = request.arguments
+    if arguments.get("x-queue-type") == ("S", b"quorum"):
+        for is_set, what in (
+            (request.auto_delete, "auto-delete"),
+            (request.exclusive, "exclusive-owner"),
+            (not request.durable, "non-durable"),
+        ):
+            if is_set:
+                raise Inequivalent(f"invalid property '{what}' for {label}")
+    elif _QUORUM_ONLY in arguments:
+        raise Inequivalent(f"invalid arg '{_QUORUM_ONLY}' for {label} of queue type rabbit_classic_queue")
+
+
+def check_name(arguments: Table, name: str, label: str) -> None:
+    """Raise Inequivalent unless the argument, if there, names an exchange by a string."""
+    value = arguments.get(name)
+    if value is not None and value[0] != "S":
+        raise Inequivalent(f"invalid type '{_type_name(value)}' for arg '{name}' in {label}")
+
+
+class ConsumerArguments(NamedTuple):
+    """What a consumer asks for: its priority (CO-33), and how long it may take to acknowledge (None: as its queue)."""
+
+    priority: int
+    timeout_s: float | None
+
+
+def check_consumer(arguments: Table, label: str) -> ConsumerArguments:
+    """Read a consumer's arguments; raises Inequivalent as RabbitMQ does."""
     kind, priority = arguments.get("x-priority", ("I", 0))
     if kind not in INTEGERS or not isinstance(priority, int):
         reason = f'"expected integer, got {TYPE_NAMES.get(kind, kind)}"'
         raise Inequivalent(f"invalid arg 'x-priority' for {label}: {reason}")
-    if "x-cancel-on-ha-failover" in arguments:
+    for name, check in _CONSUMER_CHECKS.items():
+        _check(name, check, arguments, label)
+    return ConsumerArguments(priority, acknowledgement_timeout_s(arguments))
+
+
+def acknowledgement_timeout_s(arguments: Table) -> float | None:
+    """What valid arguments of a consumer or a queue say (CO-35); None when they say nothing."""
+    _, timeout_ms = arguments.get("x-consumer-timeout", ("V", None))
+    return timeout_ms / 1000 if isinstance(timeout_ms, int) else None
+
+
+def _check(name: str, check: Callable[[Field], object], arguments: Table, label: str) -> None:
+    if name in arguments:
         try:
-            _boolean(arguments["x-cancel-on-ha-failover"])
+            check(arguments[name])
         except InvalidArgument as error:
-            raise Inequivalent(f"invalid arg 'x-cancel-on-ha-failover' for {label}: {error}") from None
-    return priority
+            raise Inequivalent(f"invalid arg '{name}' for {label}: {error}") from None
 
 
 def check_equivalent(record: QueueRecord, request: QueueDeclare, label: str) -> None:
@@ -159,14 +204,18 @@ def _compare(name: str, asked: Field | None, current: Field | None, label: str) 
     if asked and current and asked[0] in INTEGERS and current[0] in INTEGERS and asked[1] == current[1]:
         return
     raise Inequivalent(
-        f"inequivalent arg '{name}' for {label}: received {_describe(asked)} but current is {_describe(current)}"
+        f"inequivalent arg '{name}' for {label}: "
+        f"received {_describe(asked, current)} but current is {_describe(current, asked)}"
     )
 
 
-def _describe(value: Field | None) -> str:
+def _describe(value: Field | None, other: Field | None) -> str:
+    """A value as RabbitMQ puts it; where the other one is missing, with its type."""
     if value is None:
         return "none"
-    kind, content = value
+    content = value[1]
     if isinstance(content, bytes):
         content = content.decode("utf-8", "replace")
-    return f"the value '{content}' of type '{TYPE_NAMES.get(kind, kind)}'"
+    elif isinstance(content, bool):
+        content = str(content).lower()
+    return f"'{content}'" if other is not None else f"the value '{content}' of type '{_type_name(value)}'"

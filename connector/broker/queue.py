@@ -1,4 +1,4 @@
-"""A queue: its consumers in round robin, waiting gets, one settlement path, and where its messages live.
+"""A queue: its consumers, waiting gets, one settlement path, and where its messages live.
 
 ``Queue`` is what all queues share; ``StoredQueue`` (a KubeMQ channel read through a lease) and ``MemoryQueue``
 (throw-away queues, design.md section 6) say where messages come from.  Knows no frames, reply codes or tasks; the
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from connector.broker.arguments import acknowledgement_timeout_s
 from connector.broker.backlog import NEVER
-from connector.broker.errors import AccessRefused
+from connector.broker.consumers import Consumers, SingleActive
+from connector.broker.errors import AccessRefused, Locked
 from connector.broker.lease import Lease
 from connector.broker.message import Message
 from connector.broker.outbox import OVERHEAD_BYTES, Outbox, Submission
@@ -69,33 +71,34 @@ class Queue:
         self.name = record.name
         self.owner = owner
         self.is_deleted = False
-        self.consumers: list[Consumer] = []
+        is_single_active = record.arguments.get("x-single-active-consumer") == ("t", True)
+        self.consumers: Consumers = SingleActive() if is_single_active else Consumers()
+        self.consumer_timeout_s = acknowledgement_timeout_s(record.arguments)
         self._hub = hub
-        self._next = 0
         self._gets: deque[Done] = deque()
         self.is_dirty = False
         self.ready: deque[Message] = deque()
+
+    @property
+    def label(self) -> str:
+        """What texts call the queue."""
+        vhost = self.record.vhost
+        return f"queue '{self.name}' in vhost '{'/' if vhost == 'default' else vhost}'"
 
     # ------------------------------------------------------------------ consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Attach a consumer; raises AccessRefused when one side wants the queue for itself (CO-28)."""
-        others = self.consumers
-        if others and (consumer.exclusive or others[0].exclusive):
-            message = f"queue '{self.name}' in vhost '{self.record.vhost}' in exclusive use"
-            raise AccessRefused(message)
-        others.append(consumer)
+        if not self.consumers.admits(consumer):
+            raise AccessRefused(f"{self.label} in exclusive use")
+        self.consumers.add(consumer)
         self._hub.mark_dirty(self)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach a consumer: nothing is delivered to it any more; an auto-delete queue may go (QU-06)."""
         consumers = self.consumers
-        if consumer not in consumers:
+        if not consumers.remove(consumer):
             return
-        at = consumers.index(consumer)
-        del consumers[at]
-        if at < self._next:
-            self._next -= 1
         self._hub.mark_dirty(self)
         if not consumers and self.record.auto_delete and not self.is_deleted:
             self._hub.on_unused(self)
@@ -104,24 +107,9 @@ class Queue:
         """A consumer has room again, or has lost it."""
         self._hub.mark_dirty(self)
 
-    def _next_consumer(self) -> Consumer | None:
-        """The next consumer after the last served that can take a message now; a full one is skipped (CO-04)."""
-        consumers = self.consumers
-        count = len(consumers)
-        at = self._next
-        for _ in range(count):
-            if at >= count:
-                at = 0
-            consumer = consumers[at]
-            at += 1
-            if consumer.free_credit() > 0:
-                self._next = at
-                return consumer
-        return None
-
     def credit(self) -> int:
         """How many messages could be handed out right now."""
-        free = sum(consumer.free_credit() for consumer in self.consumers)
+        free = self.consumers.credit()
         return free + self._hub.get_batch if self._gets else free
 
     # ------------------------------------------------------------------ handing out
@@ -130,12 +118,13 @@ class Queue:
         """Hand out ready messages: waiting gets first, then consumers in turn."""
         self.is_dirty = False
         ready = self.ready
+        consumers = self.consumers
         while ready:
             if self._gets:
                 message = self._take()
                 self._gets.popleft()((message, self.ready_count))
                 continue
-            consumer = self._next_consumer()
+            consumer = consumers.next()
             if consumer is None:
                 break
             message = self._take()
@@ -144,7 +133,15 @@ class Queue:
             consumer.deliver(message)
 
     def get(self, done: Done) -> None:
-        """``basic.get``: ``done`` is called with (message, ready messages left), or with None when empty."""
+        """``basic.get``: ``done`` is called with (message, ready messages left), or with None when empty (CO-09)."""
+        if self.consumers.is_single_active:
+            reason = "basic.get operations are not supported by queues with single active consumer"
+            done(Locked(f"cannot obtain access to locked {self.label}. {reason}"))
+        else:
+            self._look(done)
+
+    def _look(self, done: Done) -> None:
+        """Get when it is known what there is."""
         self.when_counted(lambda: self._get_now(done))
 
     def _get_now(self, done: Done) -> None:
@@ -196,7 +193,7 @@ class Queue:
     def close(self, done: Callable[[], None]) -> None:
         """The queue is deleted: consumers go, what is left is dropped; ``done`` when nothing of it remains."""
         self.is_deleted = True
-        consumers, self.consumers = self.consumers, []
+        consumers, self.consumers = self.consumers, Consumers()
         for consumer in consumers:
             consumer.on_queue_gone()
         gets, self._gets = self._gets, deque()
@@ -432,18 +429,11 @@ class StoredQueue(Queue):
         else:
             self._store_waiters.append((self._submitted, done))
 
-    def get(self, done: Done) -> None:
-        """As above; what is known to be there needs no counting."""
-        if self.lease.ready_count:
-            self._get_now(done)
-        else:
-            super().get(done)
-
     def when_counted(self, done: Callable[[], None]) -> None:
         """After earlier publishes are stored, and a fresh snapshot when the counter is old (30 ms at most)."""
         self.when_stored(lambda: self._when_fresh(done))
 
-    def get(self, done: Done) -> None:
+    def _look(self, done: Done) -> None:
         """As above; what is known to be there is read without asking for fresh counts."""
 
         def look() -> None:
