@@ -143,8 +143,7 @@ class Broker(Observer):
     def needs_poll(self) -> bool:
         """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
         return any(
-            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left
-            for queue in self.stored_queues()
+            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self.stored_queues()
         )
 
     def stored_queues(self) -> Iterator[StoredQueue]:
@@ -226,9 +225,9 @@ class Broker(Observer):
         if not self.is_loaded:
             self._loading.append((sequence, event))
             return
-        if event["type"] == "snapshot" or sequence <= self.topology.version:
+        if sequence <= self.topology.version:
             return
-        changed = self.topology.apply(sequence, event)
+        changed = event["type"] != "snapshot" and self.topology.apply(sequence, event)
         done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
         if done is not None:
             done(changed)
@@ -236,15 +235,23 @@ class Broker(Observer):
             self.write_snapshot()
 
     def on_loaded(self) -> None:
-        """Everything the log held has come: fold it, drop what does not survive a restart, empty deleted channels."""
+        """Everything the log held has come: fold it, drop what does not survive a restart, empty deleted channels.
+
+        It is folded aside and its result taken over: a queue that came and went long ago must not be emptied again,
+        as its channel is that of a later one.
+        """
         if self.is_loaded:
             return
         snapshot, events = replay(self._loading)
         self._loading = []
+        folded = Topology(Observer())
         if snapshot is not None:
-            self.topology.load_snapshot(snapshot)
+            folded.load_snapshot(snapshot)
         for sequence, event in events:
-            self.topology.apply(sequence, event)
+            folded.apply(sequence, event)
+        event_count = folded.events_since_snapshot
+        self.topology.load_snapshot(folded.snapshot_event())
+        self.topology.events_since_snapshot = event_count
         self.is_loaded = True
         for vhost, name in list(self.topology.undrained):
             self.drain(self.stored_queue(QueueRecord(vhost, name)))

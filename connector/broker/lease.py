@@ -259,7 +259,7 @@ class Lease(Holdings):
         return self._asked
 
     def rest_size(self) -> int:
-        """As ``get_size`` after FINISH or CLOSE: 0, unless something was handed out meanwhile and is to be re-linked."""
+        """As ``get_size`` after FINISH or CLOSE: 0, unless something was handed out meanwhile: it is re-linked."""
         return self.get_size() if self.held or self.moving or self.settled else 0
 
     def recover_size(self, waiting: int | None) -> int:
@@ -313,7 +313,7 @@ class Lease(Holdings):
         self.on_event(Event.LOST)
 
     def on_proof(self, failed: Iterable[int]) -> bool:
-        """A later request has answered: every sent AckRange not named in ``failed`` has arrived; False if any failed."""
+        """A later request has answered: every AckRange not named in ``failed`` has arrived; False if any has failed."""
         return self._prove(failed)
 
     def on_answer(self, answer: Answer) -> bool:

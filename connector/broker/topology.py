@@ -129,6 +129,11 @@ def name_event(kind: str, vhost: str, name: str) -> dict[str, Any]:
     return {"type": kind, "vhost": vhost, "name": name}
 
 
+def unused_exchange_event(vhost: str, name: str) -> dict[str, Any]:
+    """``exchange.deleted``, but only if nothing is bound to it when the event is applied."""
+    return {**name_event("exchange.deleted", vhost, name), "if_unused": True}
+
+
 class Observer:
     """What changes while events are applied; the default ignores everything."""
 
@@ -142,7 +147,7 @@ class Observer:
         """An exchange exists from now on."""
 
     def on_exchange_deleted(self, record: ExchangeRecord) -> None:
-        """The exchange is gone, and its bindings (reported before)."""
+        """The exchange is gone, and its bindings (reported after it: nothing follows from their going)."""
 
     def on_bound(self, vhost: str, key: BindingKey) -> None:
         """A binding exists from now on."""
@@ -182,6 +187,7 @@ class Topology:
             id=event.get("queue_id") or sequence,
         )
         self.queues[key] = record
+        self.undrained.pop(key, None)  # nobody declares it again before it is empty
         self._observer.on_queue_created(record)
         return True
 
@@ -223,12 +229,13 @@ class Topology:
     def _exchange_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
         record = self.exchanges.get(key)
-        if record is None:
+        bindings = [b for b in self.bindings if b[0] == key[0] and b[1].exchange == key[1]]
+        if record is None or (bindings and event.get("if_unused", False)):
             return False
-        for vhost, binding in [b for b in self.bindings if b[0] == key[0] and b[1].exchange == key[1]]:
-            self._drop_binding(vhost, binding)
         del self.exchanges[key]
         self._observer.on_exchange_deleted(record)
+        for vhost, binding in bindings:
+            self._drop_binding(vhost, binding)
         return True
 
     def _bound(self, _sequence: int, event: dict[str, Any]) -> bool:

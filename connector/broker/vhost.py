@@ -12,7 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 from connector.amqp.wire import write_table
-from connector.broker.arguments import check_equivalent, check_queue, compare_tables
+from connector.broker.arguments import check_equivalent, check_name, check_queue, compare_tables
 from connector.broker.errors import (
     AccessRefused,
     BrokerError,
@@ -33,6 +33,7 @@ from connector.broker.topology import (
     exchange_declared,
     name_event,
     queue_declared,
+    unused_exchange_event,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
-NOT_BUILT_TYPES = ("fanout", "topic", "headers")
+TYPES = ("direct", "fanout", "topic", "headers")
 #: The route cache is dropped when it has this many entries.
 ROUTES_MAX = 20_000
 
@@ -91,6 +92,7 @@ class VirtualHost:
         self._shared = shared
         self._routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
+        self._creating: dict[str, list[Callable[[], None]]] = {}
         for exchange, kind in PREDECLARED.items():
             self.exchanges[exchange] = DirectExchange(ExchangeRecord(name, exchange, kind, durable=True))
 
@@ -169,6 +171,9 @@ class VirtualHost:
             return
         if name.startswith("amq."):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        if name in self._creating:  # theirs is on its way: compare with it
+            self._creating[name].append(lambda: self.declare_queue(request, owner, done))
+            return
         queue = self.queues.get(name) if name else None
         if queue is not None:
             if queue.owner is not (owner if request.exclusive else None):
@@ -205,15 +210,18 @@ class VirtualHost:
 
     def _create_shared(self, record: QueueRecord, request: QueueDeclare, owner: object, done: Done) -> None:
         def answer(result: object) -> None:
+            waiting = self._creating.pop(record.name, [])
             if isinstance(result, Exception):
                 done(result)
-                return
-            if result:
+            elif result:
                 self._count_created()
                 self._answer_declare(self.queues[record.name], done)
             else:  # somebody else was faster: compare with theirs
                 self.declare_queue(request, owner, done)
+            for declare in waiting:
+                declare()
 
+        self._creating[record.name] = []
         self._shared.append(queue_declared(record), answer)
 
     def _count_created(self) -> None:
@@ -323,13 +331,15 @@ class VirtualHost:
     def _check_exchange(self, request: ExchangeDeclare) -> ExchangeRecord | None:
         """The record to create, or None when it exists and agrees."""
         name = request.name = request.name.replace("\r", "").replace("\n", "")
-        if request.passive:
-            if name:
-                self._exchange(name)
-            return None
         if not name:
             raise AccessRefused("operation not permitted on the default exchange")
+        if request.passive:
+            self._exchange(name)
+            return None
         label = self._label("exchange", name)
+        if request.type not in TYPES:
+            raise Inequivalent(f"unknown exchange type '{request.type}'")
+        check_name(request.arguments, "alternate-exchange", label)
         exchange = self.exchanges.get(name)
         if exchange is not None:
             current = exchange.record
@@ -348,10 +358,8 @@ class VirtualHost:
             return None
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        if request.type in NOT_BUILT_TYPES:
-            raise NotImplementedHere(f"exchange type '{request.type}' is not supported")
         if request.type != "direct":
-            raise Inequivalent(f"invalid exchange type '{request.type}'")
+            raise NotImplementedHere(f"exchange type '{request.type}' is not supported")
         if "alternate-exchange" in request.arguments:
             raise NotImplementedHere("exchange argument 'alternate-exchange' is not supported")
         return ExchangeRecord(
@@ -363,18 +371,26 @@ class VirtualHost:
         if not name:
             done(AccessRefused("operation not permitted on the default exchange"))
         elif name.startswith("amq."):
-            done(AccessRefused(f"operation not permitted on the {self._label('exchange', name)}"))
+            done(AccessRefused(f"deletion of system {self._label('exchange', name)} not allowed"))
         elif name not in self.exchanges:
             done(None)
         elif if_unused and self.exchanges[name].is_used:
             done(Inequivalent(f"{self._label('exchange', name)} in use"))
+        elif if_unused:
+
+            def answer(result: object) -> None:
+                if result is False:  # it is gone already, or was bound meanwhile
+                    self.delete_exchange(name, if_unused, done)
+                else:
+                    done(result if isinstance(result, Exception) else None)
+
+            self._shared.append(unused_exchange_event(self.name, name), answer)
         else:
             self._append(name_event("exchange.deleted", self.name, name), done)
 
     def _check_auto_delete(self, exchange: DirectExchange) -> None:
         if exchange.record.auto_delete and exchange.had_bindings and not exchange.is_used:
-            event = name_event("exchange.deleted", self.name, exchange.record.name)
-            self._shared.append(event, lambda _result: None)
+            self._shared.append(unused_exchange_event(self.name, exchange.record.name), lambda _result: None)
 
     # ------------------------------------------------------------------ bindings
 
@@ -383,7 +399,8 @@ class VirtualHost:
     ) -> None:
         """``done`` gets None; binding again succeeds (EX-13)."""
         try:
-            found, source, key = self._check_binding(queue, exchange, routing_key, arguments, owner)
+            source, key = self._check_binding(queue, exchange, routing_key, arguments)
+            found = self.find_queue(queue, owner)
             if source.record.type != "direct":
                 raise NotImplementedHere(f"binding to an exchange of type '{source.record.type}' is not supported")
         except BrokerError as error:
@@ -392,7 +409,14 @@ class VirtualHost:
         if source.has_binding(key):
             done(None)
         elif found.is_stored:
-            self._append(binding_event("queue.bound", self.name, key), done)
+
+            def answer(result: object) -> None:
+                if result is False:  # queue or exchange went before: say so
+                    self.bind_queue(queue, exchange, routing_key, arguments, owner, done)
+                else:
+                    done(result if isinstance(result, Exception) else None)
+
+            self._shared.append(binding_event("queue.bound", self.name, key), answer)
         else:
             source.bind(key)
             self._routes.clear()
@@ -403,16 +427,18 @@ class VirtualHost:
     ) -> None:
         """``done`` gets None; unbinding what is not bound succeeds, missing queue or exchange too."""
         try:
-            found, source, key = self._check_binding(queue, exchange, routing_key, arguments, owner)
+            source, key = self._check_binding(queue, exchange, routing_key, arguments)
+            if not source.has_binding(key):
+                done(None)
+                return
+            found = self.find_queue(queue, owner)
         except NotFound:
             done(None)
             return
         except BrokerError as error:
             done(error)
             return
-        if not source.has_binding(key):
-            done(None)
-        elif found.is_stored:
+        if found.is_stored:
             self._append(binding_event("queue.unbound", self.name, key), done)
         else:
             source.unbind(key)
@@ -421,20 +447,18 @@ class VirtualHost:
             done(None)
 
     def _check_binding(
-        self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object
-    ) -> tuple[Queue, DirectExchange, BindingKey]:
+        self, queue: str, exchange: str, routing_key: str, arguments: Table
+    ) -> tuple[DirectExchange, BindingKey]:
         if not exchange:
             raise AccessRefused("operation not permitted on the default exchange")
-        found = self.find_queue(queue, owner)
-        source = self._exchange(exchange)
-        return found, source, BindingKey(exchange, queue, routing_key, write_table(arguments))
+        return self._exchange(exchange), BindingKey(exchange, queue, routing_key, write_table(arguments))
 
     # ------------------------------------------------------------------ what the topology log says
 
     def on_queue_created(self, record: QueueRecord) -> None:
         """A shared queue exists from now on."""
         local = self.queues.get(record.name)
-        if local is not None:  # a throw-away queue of this name: ours goes on, the shared one stays hidden
+        if local is not None:  # a throw-away queue of this name gives way to what all replicas know
             self._remove_local(local)
         self._add_queue(self._shared.stored_queue(record))
 

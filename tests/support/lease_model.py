@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, cast
 
 from connector.broker.backlog import NEVER
 from connector.broker.broker import Broker
@@ -327,7 +327,7 @@ class LeaseModel:
         def done(result: object) -> None:
             if result is None:
                 return
-            message, ready_count = result  # type: ignore[misc]
+            message, ready_count = cast("tuple[Message, int]", result)
             assert ready_count >= 0
             if answered:
                 consumer.deliver(message)
@@ -340,7 +340,6 @@ class LeaseModel:
 
     def purge(self) -> None:
         """``queue.purge``: what is in the queue when it starts is gone when it is answered."""
-
         self.purging += 1
 
         def after(count: object) -> None:
