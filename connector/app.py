@@ -250,6 +250,7 @@ class App:
             max_body_bytes=config.max_body_bytes,
             handshake_timeout_s=config.handshake_timeout_s,
             wait_deadline_s=config.declare_deadline_s + PING_S,
+            consumer_timeout_s=config.consumer_timeout_s,
             output_high_bytes=config.output_high_bytes,
             in_flight_high_bytes=config.in_flight_high_bytes,
         )

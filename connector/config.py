@@ -236,6 +236,15 @@ class Config:
         minimum=0.1,
         maximum=3600,
     )
+    consumer_timeout_s: float = _setting(
+        1800.0,
+        "Seconds a client may take to acknowledge a delivery before its channel is closed; 0 for no limit. "
+        "Queues and consumers can have their own (`x-consumer-timeout`).",
+        kind.seconds,
+        name="consumer_timeout_seconds",
+        minimum=0,
+        maximum=366 * 86400,
+    )
     drain_deadline_s: float = _setting(
         10.0,
         "Seconds that SIGTERM leaves for storing and acknowledging what is under way.",

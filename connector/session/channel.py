@@ -22,6 +22,7 @@ from connector.amqp.frames import encode_ack, encode_method, encode_nack
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
 from connector.session import consume, declare, publish
+from connector.session.ack_timeout import AckTimeout
 from connector.session.confirms import OVERHEAD_BYTES, PublishLedger
 from connector.session.prefetch import Prefetch
 from connector.session.unacked import Unacked
@@ -100,6 +101,7 @@ class Channel:
         "_offers",
         "_state",
         "_waiting",
+        "ack_timeout",
         "checked_header",
         "connection",
         "consumers",
@@ -127,6 +129,7 @@ class Channel:
         self.prefetch_count = 0  # of each consumer made from now on
         self.prefetch = Prefetch(0)  # of all consumers together
         self._offers = 0
+        self.ack_timeout = AckTimeout(connection.policy.consumer_timeout_s)
         self.last_queue = ""  # the one declared last, what an empty queue name means (QU-02)
         self.checked_header = b""  # the last content header found good
         self.is_ready = True
@@ -247,6 +250,19 @@ class Channel:
         first = self._offers % len(queues) if queues else 0
         for queue in (*queues[first:], *queues[:first]):
             queue.credit_changed()
+
+    def check_acks(self, now: float) -> None:
+        """Close the channel when a delivery has waited too long for its acknowledgement (CO-35)."""
+        timeout_s = self.ack_timeout.look(now, self.unacked)
+        if not timeout_s or self._state is not State.OPEN or self.connection.reading.reasons:
+            return  # what is not read may be an acknowledgement
+        reason = (
+            f"delivery acknowledgement on channel {self.number} timed out. "
+            f"Timeout value used: {timeout_s * 1000:.0f} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more"
+        )
+        self.connection.method_ids = (0, 0)
+        self.connection.on_failure(AmqpError(ReplyCode.PRECONDITION_FAILED, reason), self)
 
     def select_confirms(self) -> None:
         """From now on publishes are numbered and confirmed; a second time changes nothing (PU-05)."""

@@ -175,6 +175,7 @@ class Connection:
             self._abort()
         for channel in list(self._channels.values()):
             channel.check_wait(now)
+            channel.check_acks(now)
 
     def now(self) -> float:
         """Monotonic seconds."""

@@ -23,6 +23,7 @@ from connector.session.publish import REPLY_TO
 
 if TYPE_CHECKING:
     from connector.amqp.wire import Table
+    from connector.broker.arguments import ConsumerArguments
     from connector.broker.message import Message
     from connector.session.channel import Channel
     from connector.session.ports import Queue
@@ -49,16 +50,25 @@ class Consumer:
         "priority",
         "queue",
         "tag",
+        "timeout_s",
     )
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: str, *, no_ack: bool, exclusive: bool, priority: int
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        arguments: ConsumerArguments,
     ) -> None:
         self.queue = queue
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = exclusive
-        self.priority = priority
+        self.priority = arguments.priority
+        self.timeout_s = arguments.timeout_s
         self.prefetch = Prefetch(0 if no_ack else channel.prefetch_count)  # no_ack knows no limit (CO-29)
         self._shared = Prefetch(0) if no_ack else channel.prefetch
         self._channel = channel
@@ -231,10 +241,11 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
         tag or _server_tag(),
         no_ack=bool(method.no_ack),
         exclusive=bool(method.exclusive),
-        priority=check_consumer(cast("Table", method.arguments), queue.label),
+        arguments=check_consumer(cast("Table", method.arguments), queue.label),
     )
     queue.add_consumer(consumer)
     channel.consumers[consumer.tag] = consumer
+    channel.ack_timeout.expect(consumer.timeout_s, queue)
     if not method.nowait:
         channel.reply(build(commands.Basic.ConsumeOk, consumer_tag=consumer.tag))
 
@@ -281,6 +292,7 @@ def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *,
         queue.settle(message)
     else:
         counters.got += 1
+        channel.ack_timeout.expect(None, queue)
         tag = channel.unacked.add((queue, message, None))
     header = message.header
     if message.redelivered:

@@ -28,6 +28,8 @@ class SessionPolicy:
     closing_timeout_s: float = 5.0
     #: A declare, bind or get without a result for so long ends its connection with 541.
     wait_deadline_s: float = 15.0
+    #: A delivery without an acknowledgement for so long closes its channel (CO-35); 0 for no limit.
+    consumer_timeout_s: float = 1800.0
     #: Let a client whose login failed wait this long (SE-01).
     refusal_delay_s: float = 1.0
     #: Output waiting for the socket, at which deliveries stop (PC-17).

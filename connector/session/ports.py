@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Queue(Protocol):
     """A queue as one client uses it."""
 
+    consumer_timeout_s: float | None  #: time to acknowledge a delivery; 0 for no limit, None for the connector's
+
     @property
     def label(self) -> str:
         """What texts call it: kind, name and virtual host."""

@@ -13,6 +13,8 @@ from connector.amqp.errors import AmqpError
 from connector.amqp.reply_codes import ReplyCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from connector.broker.message import Message
     from connector.session.consume import Consumer
     from connector.session.ports import Queue
@@ -33,6 +35,10 @@ class Unacked:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[tuple[int, Entry]]:
+        """Tags and entries, ascending."""
+        return iter(self._entries.items())
 
     def add(self, entry: Entry) -> int:
         """Remember a delivery and return its tag."""

@@ -550,6 +550,123 @@ def test_the_first_delivery_follows_consume_ok(client: Dialogue) -> None:
     client.send(2, commands.Basic.Consume, queue=queue, consumer_tag="u", nowait=True).expect_nothing()
 
 
+# --------------------------------------------------------------------------------------------- acknowledgement timeout
+def overdue(timeout_ms: int, channel_no: int = 1) -> str:
+    return (
+        f"PRECONDITION_FAILED - delivery acknowledgement on channel {channel_no} timed out. Timeout value used: "
+        f"{timeout_ms} ms. This timeout value can be configured, see consumers doc guide to learn more"
+    )
+
+
+@spec(
+    "RabbitMQ, delivery acknowledgement timeout", "A delivery not acknowledged in 30 minutes closes its channel, 406."
+)
+def test_a_delivery_that_nobody_acknowledges_closes_its_channel(world: World, client: Dialogue) -> None:
+    queue = client.declare("q")
+    fill(client, queue, 3)
+    client.consume(queue)
+    assert len(client.deliveries()) == 3
+    world.advance(1700.0, client.connection)
+    client.send(1, commands.Basic.Ack, delivery_tag=2).expect_nothing()
+    world.advance(150.0, client.connection)
+    client.expect_close(406, overdue(1_800_000), (0, 0))
+    assert rest(client, queue) == [b"0", b"2"]
+    client.call(1, commands.Channel.Open)
+    client.expect_nothing()
+
+
+@pytest.mark.parametrize("as_get", [False, True])
+def test_the_oldest_counts_and_not_before_its_time(world: World, as_get: bool) -> None:
+    client = Dialogue(world, consumer_timeout_s=10.0).shake_hands(channels=(1, 2))
+    queue = client.declare("q")
+    fill(client, queue, 8)
+    client.call(1, commands.Basic.Qos, prefetch_count=1)
+    if not as_get:
+        client.consume(queue)
+    for tag in range(1, 7):
+        if as_get:
+            client.get(queue)
+        else:
+            client.deliveries()
+        world.advance(4.0, client.connection)
+        client.send(1, commands.Basic.Ack, delivery_tag=tag)
+        client.deliveries()
+    if as_get:
+        client.get(queue)
+    world.advance(9.9, client.connection)
+    client.expect_nothing()
+    world.advance(0.8, client.connection)
+    client.expect(1, commands.Channel.Close, reply_code=406, reply_text=overdue(10_000))
+
+
+def test_no_limit(world: World) -> None:
+    client = Dialogue(world, consumer_timeout_s=0.0).shake_hands(channels=(1, 2))
+    queue = client.declare("q")
+    fill(client, queue, 1)
+    client.consume(queue)
+    assert len(client.deliveries()) == 1
+    world.advance(100_000.0, client.connection)
+    client.expect_nothing()
+
+
+@spec("RabbitMQ, delivery acknowledgement timeout", "x-consumer-timeout, in ms: the consumer's, else the queue's.")
+def test_queues_and_consumers_have_their_own_time(world: World, client: Dialogue) -> None:
+    queue = client.declare("q", arguments={"x-consumer-timeout": 5000})
+    free = client.declare("free", arguments={"x-consumer-timeout": 0})
+    for number in (1, 2, 3):
+        client.call(2, commands.Queue.Declare, queue=queue, passive=True)
+        client.publish(2, queue, b"%d" % number)
+    client.publish(2, free)
+    client.call(1, commands.Basic.Qos, prefetch_count=1)
+    for tag, name, arguments in (
+        ("mine", queue, {}),
+        ("long", queue, {"x-consumer-timeout": 20_000}),
+        ("none", queue, {"x-consumer-timeout": 0}),
+        ("free", free, {}),
+    ):
+        client.send(1, commands.Basic.Consume, queue=name, consumer_tag=tag, nowait=True, arguments=arguments)
+    assert tags_of(client) == ["mine", "long", "none", "free"]
+    world.advance(3.0, client.connection)
+    client.send(1, commands.Basic.Ack, delivery_tag=1)
+    world.advance(16.0, client.connection)
+    client.expect_nothing()
+    world.advance(2.0, client.connection)
+    client.expect_close(406, overdue(20_000), (0, 0))
+
+
+def test_what_is_not_read_may_be_an_acknowledgement(world: World) -> None:
+    client = Dialogue(world, consumer_timeout_s=10.0, in_flight_high_bytes=1000).shake_hands(channels=(1, 2))
+    queue = client.declare("q")
+    fill(client, queue, 1)
+    client.consume(queue)
+    assert len(client.deliveries()) == 1
+    client.declare("stored", 2, exclusive=False, durable=True)
+    world.hold_stores = True
+    client.publish(2, "stored", bytes(2000))
+    assert not client.socket.is_reading()
+    world.advance(20.0, client.connection)
+    client.expect_nothing()
+    world.answer_stores()
+    world.advance(0.25, client.connection)
+    client.expect_close(406, overdue(10_000), (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("5", '"expected integer, got longstr"'), (-1, "{value_negative,-1}"), (True, '"expected integer, got bool"')],
+)
+def test_a_timeout_is_a_number_of_milliseconds(client: Dialogue, value: object, text: str) -> None:
+    client.declare("q")
+    arguments = {"x-consumer-timeout": value}
+    reason = f"PRECONDITION_FAILED - invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/': {text}"
+    client.send(1, commands.Basic.Consume, queue="q", arguments=arguments)
+    client.expect_close(406, reason, (60, 20))
+    client.call(1, commands.Channel.Open)
+    client.call(1, commands.Queue.Delete, queue="q")
+    client.send(1, commands.Queue.Declare, queue="q", arguments=arguments)
+    client.expect_close(406, reason, (50, 10))
+
+
 # --------------------------------------------------------------------------------------------- a slow reader
 def test_deliveries_stop_while_the_socket_is_full(world: World) -> None:
     slow, fast = Dialogue(world, output_high_bytes=20_000).shake_hands(), connect(world, channels=(1, 2))
