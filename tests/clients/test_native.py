@@ -69,6 +69,7 @@ def test_a_native_message_can_be_requeued(connect: Connect, queue: str, native: 
     second = consumer.deliveries[1]
     channel.ack(second.tag)
     assert second.redelivered
+    assert second.properties["headers"].pop("x-delivery-count") == 1
     assert (second.body, second.properties) == (first.body, first.properties)
 
 
