@@ -72,6 +72,7 @@ class BrokerSettings:
 
     lanes: int
     get_batch: int
+    requeues_in_place: bool
     memory_limit_bytes: int
     vhosts: list[str]
 
@@ -184,7 +185,11 @@ class App:
         config = self._config
         return Hub(
             BrokerSettings(
-                config.writer_lanes, config.get_batch_size, config.memory_queues_high_bytes, list(config.vhosts)
+                config.writer_lanes,
+                config.get_batch_size,
+                config.requeue == "original",
+                config.memory_queues_high_bytes,
+                list(config.vhosts),
             ),
             store,
             KubeMQTopologyLog(client),

@@ -200,8 +200,8 @@ class Config:
     )
     requeue: str = _setting(
         "tail",
-        "Where a requeued message goes: `tail` of its queue. RabbitMQ's way, `original`, is not built yet.",
-        kind.requeue_place,
+        "Where a requeued message goes: `tail` of its queue, or `original`, its old place (RabbitMQ's way).",
+        kind.one_of("tail", "original"),
     )
     vhosts: tuple[str, ...] = _setting(
         (), "Virtual hosts beside the default one (`/`), separated by commas.", kind.names

@@ -144,14 +144,6 @@ def _user(item: str) -> tuple[str, str]:
     return unquote(name), unquote(password)
 
 
-def requeue_place(value: object) -> str:
-    """Return where requeued messages go; raises ValueError for what is not built yet."""
-    word = one_of("tail", "original")(value)
-    if word == "original":
-        raise ValueError("is not built yet: a requeued message goes to the tail of its queue; set tail")
-    return word
-
-
 def one_of(*words: str) -> Callable[[object], str]:
     """Return the parser of a choice; raises ValueError for any other word."""
 

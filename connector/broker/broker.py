@@ -68,6 +68,7 @@ class Settings(Protocol):
 
     lanes: int
     get_batch: int
+    requeues_in_place: bool
     memory_limit_bytes: int
     vhosts: list[str]
 
@@ -80,6 +81,7 @@ class Broker(Observer):
         self.counters = counters or Counters()
         self.replica = secrets.token_hex(6)
         self.get_batch = settings.get_batch
+        self.requeues_in_place = settings.requeues_in_place
         self.memory_bytes = 0
         self.memory_limit_bytes = settings.memory_limit_bytes
         self.hub = self

@@ -56,6 +56,7 @@ class Holdings:
         self._acknowledged = Acknowledged()
         self._proofs = Proofs()
         self._unseen: set[int] = set()
+        self._failed: dict[tuple[int, str], int] = {}
         self._mine_bytes = 0
         self._average_bytes = 2.0 * MESSAGE_BYTES
         self._settled_at = 0.0
@@ -137,6 +138,21 @@ class Holdings:
         else:
             self._leaves(self.orphans, message)
 
+    def put_back(self, message: Message) -> bool:
+        """A client refused the message: into the ready list at its place, redelivered; False when it is not held.
+
+        The count of its failed deliveries is remembered, should it go back to KubeMQ unread.
+        """
+        sequence = message.sequence
+        if self.held.get(sequence) is not message:
+            return False
+        del self.held[sequence]
+        message.redelivered = True
+        message.delivery_count += 1
+        self._failed[sequence, message.message_id] = message.delivery_count
+        self._insert_ready(message)
+        return True
+
     def watch_repeated(self, message_ids: list[str]) -> None:
         """These are stored again, as it is not known whether they are: of each the first copy read counts.
 
@@ -184,6 +200,9 @@ class Holdings:
     def _insert_ready(self, message: Message) -> None:
         """Into the ready list at its Sequence."""
         ready, sequence = self.ready, message.sequence
+        if ready and sequence < ready[0].sequence:
+            ready.appendleft(message)
+            return
         at = len(ready)
         while at and ready[at - 1].sequence > sequence:
             at -= 1
@@ -242,6 +261,8 @@ class Holdings:
             return True
         if sequence <= self.redelivered_upto or (sequence <= self.highest_delivered and sequence not in self._unseen):
             message.redelivered = True
+            if self._failed:
+                message.delivery_count = self._failed.get((sequence, message.message_id), message.delivery_count)
         if self.ready and sequence < self.ready[-1].sequence:
             self._insert_ready(message)
         else:
@@ -259,6 +280,7 @@ class Holdings:
 
     def _displace(self, sequence: int, message: Message) -> None:
         """Another message has this Sequence now (the channel was made anew): ours has left the queue."""
+        self._failed.pop((sequence, message.message_id), None)
         if not self._depart(sequence):
             if self.settled.pop(sequence, None) is None:
                 self.ready.remove(message)
@@ -269,6 +291,7 @@ class Holdings:
         for pile, gone in ((self.held, self.orphans), (self.moving, self.departed)):
             message = pile.pop(sequence, None)
             if message is not None:
+                self._failed.pop((sequence, message.message_id), None)
                 gone[sequence, message.message_id] = message
                 self._mine_bytes -= _cost(message)
                 return True
@@ -285,6 +308,7 @@ class Holdings:
                 departed += self._depart(sequence)
         for message in [message for message in self.ready if is_gone(message.sequence)]:
             self.ready.remove(message)
+            self._failed.pop((message.sequence, message.message_id), None)
             self._mine_bytes -= _cost(message)
             departed += 1
         self.counts.confirmed_count += departed
@@ -310,6 +334,8 @@ class Holdings:
         for sequence, message in batch.items():
             self._mine_bytes -= _cost(message)
             add(sequence, message.message_id)
+            if self._failed:
+                self._failed.pop((sequence, message.message_id), None)
         self.counts.confirmed_count += len(batch)
 
     def _settle_again(self, batches: list[dict[int, Message]]) -> None:

@@ -127,6 +127,7 @@ class Lease(Holdings):
         if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
             counts.highest_read = self.highest_delivered = self.redelivered_upto = 0
             self._unseen.clear()
+            self._failed.clear()
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
         counts.known_at = self._now()

@@ -40,6 +40,7 @@ class Hub(Protocol):
     counters: Counters
     memory_bytes: int
     memory_limit_bytes: int
+    requeues_in_place: bool  #: a requeued message goes back to its old place, else to the tail
     get_batch: int  #: credit of a waiting ``basic.get``: it reads a little ahead, for the gets that follow
 
     def mark_dirty(self, queue: Queue) -> None:
@@ -157,6 +158,13 @@ class Queue:
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 
+    def requeue(self, messages: list[Message]) -> None:
+        """Refused by their client, or lost with its channel: redelivered, in the order given (CO-15, CO-17)."""
+        if self._hub.requeues_in_place:
+            messages = [message for message in reversed(messages) if not self._return(message)][::-1]
+        self._append_again(messages)
+        self._hub.mark_dirty(self)
+
     def give_back(self, message: Message) -> None:
         """The client never saw it: back in its place, its redelivered mark unchanged."""
         self._put_back(message)
@@ -176,10 +184,6 @@ class Queue:
 
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Accept one copy of its own; the receipt is told once whether it is stored."""
-        raise NotImplementedError
-
-    def requeue(self, messages: list[Message]) -> None:
-        """To the tail, redelivered, in the order given (CO-15, CO-17)."""
         raise NotImplementedError
 
     def when_counted(self, done: Callable[[], None]) -> None:
@@ -208,6 +212,14 @@ class Queue:
         raise NotImplementedError
 
     def _put_back(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def _return(self, message: Message) -> bool:
+        """Into its old place, redelivered; False when it is not there any more."""
+        raise NotImplementedError
+
+    def _append_again(self, messages: list[Message]) -> None:
+        """To the tail, redelivered."""
         raise NotImplementedError
 
     def _drain(self, done: Callable[[], None]) -> None:
@@ -245,13 +257,18 @@ class MemoryQueue(Queue):
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 
-    def requeue(self, messages: list[Message]) -> None:
-        """To the tail, as in a stored queue."""
+    def _append_again(self, messages: list[Message]) -> None:
         for message in messages:
             if self._held.pop(message.sequence, None) is not None:
                 message.redelivered = True
                 message.delivery_count += 1
                 self._append(message)
+
+    def _return(self, message: Message) -> bool:
+        message.redelivered = True
+        message.delivery_count += 1
+        self._put_back(message)
+        return True
 
     def when_counted(self, done: Callable[[], None]) -> None:
         """Counts are always exact here."""
@@ -379,7 +396,10 @@ class StoredQueue(Queue):
         self.lease.counts.pending_count += 1
         self._outbox.append(Submission(self, message, receipt, token))
 
-    def requeue(self, messages: list[Message]) -> None:
+    def _return(self, message: Message) -> bool:
+        return self.lease.put_back(message)
+
+    def _append_again(self, messages: list[Message]) -> None:
         """Store a copy at the tail, then acknowledge the original (design.md section 3, point 9)."""
         lease, moves = self.lease, self._moves
         if self.is_deleted:
@@ -396,7 +416,6 @@ class StoredQueue(Queue):
                     delivery_count=message.delivery_count + 1,
                 )
                 self._submit(copy, moves, moves.start(message, copy))
-        self._hub.mark_dirty(self)
 
     def repeat(self, copy: Message, receipt: Receipt, token: int) -> None:
         """A refused copy is stored again after a pause, unless the queue is gone."""

@@ -120,6 +120,62 @@ def test_requeued_messages_go_to_the_tail_in_ascending_order(client: Dialogue) -
     assert client.get(queue) is None
 
 
+@spec("RabbitMQ, negative acknowledgements", "When a message is requeued, it will be placed to its original position.")
+@pytest.mark.parametrize("fields", [{}, {"exclusive": False, "durable": True}])
+def test_requeued_messages_go_to_their_old_place_where_that_is_set(fields: dict[str, Any]) -> None:
+    world = World(requeues_in_place=True)
+    client = connect(world, channels=(1, 2))
+    queue = client.declare("q", **fields)
+    fill(client, queue, 6)
+    client.get(queue, no_ack=True)
+    for body in (b"1", b"2", b"3"):
+        assert client.get(queue).body == body
+        world.advance(0.25)
+    for tag in (4, 2, 3):
+        client.send(1, commands.Basic.Nack, delivery_tag=tag, requeue=True)
+    contents = []
+    for _ in range(5):
+        contents.append(client.get(queue))
+        world.advance(0.25)
+    assert bodies(contents) == [b"1", b"2", b"3", b"4", b"5"]
+    assert [item.method.redelivered for item in contents] == [True, True, True, False, False]
+    client.call(1, commands.Channel.Close)
+    assert world.kubemq.channels.get("amqp.default.q", {}).keys() in (set(), {2, 3, 4, 5, 6})
+    client.call(1, commands.Channel.Open)
+    client.consume(queue)
+    contents = client.deliveries()
+    assert bodies(contents) == [b"1", b"2", b"3", b"4", b"5"]
+    assert [number_of(item) for item in contents] == [2, 2, 2, 1, 1]
+
+
+def test_the_count_of_deliveries_outlives_a_rest() -> None:
+    """What nobody takes goes back to KubeMQ after a while; it comes again as what it was."""
+    world = World(requeues_in_place=True)
+    client = connect(world, channels=(1, 2))
+    queue = client.declare("q", exclusive=False, durable=True)
+    fill(client, queue, 3)
+    for _ in range(2):
+        client.get(queue)
+        client.get(queue)
+        client.send(1, commands.Basic.Nack, delivery_tag=0, multiple=True, requeue=True)
+        world.advance(1.0)
+    (stored,) = world.broker.stored_queues()
+    lease = stored.lease
+    assert (len(lease.ready), lease.mine_count, lease.backlog) == (0, 0, 3)
+    client.consume(queue)
+    contents = client.deliveries()
+    assert bodies(contents) == [b"0", b"1", b"2"]
+    assert [(item.method.redelivered, number_of(item)) for item in contents] == [(True, 2), (True, 2), (False, 0)]
+    client.send(1, commands.Basic.Ack, delivery_tag=0, multiple=True)
+    world.advance(1.0)
+    assert not lease._failed
+
+
+def number_of(content: Any) -> object:
+    """Its x-delivery-count, 0 when it has none."""
+    return content_header.parse(content.header).headers().get("x-delivery-count", ("l", 0))[1]
+
+
 def test_messages_of_several_queues_go_back_each_to_its_own(client: Dialogue) -> None:
     first, second = client.declare("first"), client.declare("second")
     fill(client, first, 2)

@@ -20,10 +20,11 @@ class Settling(RuleBasedStateMachine):
     """The model: what is ready, what each channel holds by tag, and what was delivered before."""
 
     queue_fields: ClassVar[dict[str, object]]
+    requeues_in_place: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = World(requeues_in_place=self.requeues_in_place)
         self.client: Dialogue = connect(self.world, channels=(1, 2, 3))
         self.client.declare("q", 3, **self.queue_fields)
         self.client.call(3, commands.Confirm.Select)
@@ -65,6 +66,8 @@ class Settling(RuleBasedStateMachine):
         assert tag == self.last_tag[channel_no] + 1
         self.last_tag[channel_no] = tag
         assert number in self.ready, "delivered although it was not ready"
+        if self.requeues_in_place:
+            assert number == min(self.ready), "out of place"
         assert item.method.redelivered == (number in self.seen)
         if holder and self.shared[channel_no]:
             assert self.used(channel_no) < self.shared[channel_no], "delivered beyond the channel's limit"
@@ -214,7 +217,19 @@ class StoredSettling(Settling):
     queue_fields: ClassVar[dict[str, object]] = {"exclusive": False, "durable": True}
 
 
+class MemoryReturning(MemorySettling):
+    requeues_in_place = True
+
+
+class StoredReturning(StoredSettling):
+    requeues_in_place = True
+
+
 _SETTINGS = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMemoryReturning = MemoryReturning.TestCase
+TestMemoryReturning.settings = _SETTINGS
+TestStoredReturning = StoredReturning.TestCase
+TestStoredReturning.settings = _SETTINGS
 TestMemoryQueue = MemorySettling.TestCase
 TestMemoryQueue.settings = _SETTINGS
 TestStoredQueue = StoredSettling.TestCase

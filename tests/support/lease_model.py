@@ -86,6 +86,7 @@ class Settings:
 
     lanes = 1
     get_batch = 4
+    requeues_in_place = False
     memory_limit_bytes = 1_000_000
     vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it
 

@@ -101,7 +101,8 @@ class _Settings:
     get_batch = 32
     memory_limit_bytes = 64 * 1024 * 1024
 
-    def __init__(self) -> None:
+    def __init__(self, requeues_in_place: bool) -> None:
+        self.requeues_in_place = requeues_in_place
         self.vhosts = ["/", "other"]
 
 
@@ -117,7 +118,7 @@ def policy(**changes: Any) -> SessionPolicy:
 class World:
     """One replica; implements ``broker.Hooks``."""
 
-    def __init__(self, **policy_changes: Any) -> None:
+    def __init__(self, *, requeues_in_place: bool = False, **policy_changes: Any) -> None:
         self.clock = FakeClock()
         self.counters = Counters()
         self.policy = policy(**policy_changes)
@@ -131,7 +132,7 @@ class World:
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._read: dict[StoredQueue, None] = {}
         self.kubemq = KubeMQ()
-        self.broker = Broker(_Settings(), self.clock, self, self.counters)
+        self.broker = Broker(_Settings(requeues_in_place), self.clock, self, self.counters)
         self.broker.on_loaded()
 
     # ------------------------------------------------------------------ broker.Hooks

@@ -41,7 +41,6 @@ from connector import config_values as kind
         (kind.users, "a:b", {"a": "b"}),
         (kind.users, "a:b:c , d%3Ae:f%2Cg%25", {"a": "b:c", "d:e": "f,g%"}),
         (kind.users, {"a": "b"}, {"a": "b"}),
-        (kind.requeue_place, "Tail", "tail"),
         (kind.one_of("a", "b"), "B", "b"),
     ],
 )
@@ -84,7 +83,6 @@ def test_takes(parse: Callable[[object], object], given: object, value: object) 
         (kind.users, "", "has no user, or one without a name"),
         (kind.users, ":12qq", "has no user, or one without a name"),
         (kind.one_of("a", "b"), "12qq", "is none of a, b"),
-        (kind.requeue_place, "12qq", "is none of tail, original"),
     ],
 )
 def test_refuses(parse: Callable[[object], object], given: object, complaint: str) -> None:
