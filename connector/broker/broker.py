@@ -18,7 +18,6 @@ from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import Queue, StoredQueue
 from connector.broker.topology import (
     VERSION,
-    BindingKey,
     ExchangeRecord,
     Observer,
     QueueRecord,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from connector.broker.backlog import Snapshot
+    from connector.broker.exchanges.binding import BindingKey
     from connector.broker.ports import Clock, Done
 
 #: A snapshot of the topology is written after so many events.

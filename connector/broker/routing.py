@@ -69,6 +69,18 @@ class HeaderReader:
         return self._table
 
 
+def source_of(view: View, exchange: str) -> Exchange | None:
+    """Return the exchange a client publishes to, None for the default one; raises NotFound and AccessRefused."""
+    if not exchange:
+        return None
+    found = view.exchanges.get(exchange)
+    if found is None:
+        raise NotFound(f"no exchange '{exchange}' in vhost '{view.title}'")
+    if found.record.internal:
+        raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{view.title}'")
+    return found
+
+
 def resolve(
     view: View, exchange: str, routing_key: str, headers: Callable[[], Table], copies: Collection[str] = ()
 ) -> list[str]:
@@ -80,13 +92,9 @@ def resolve(
     an internal exchange, which is reached only from other exchanges.
     """
     keys = (routing_key, *copies)
-    if not exchange:
-        return [name for name in dict.fromkeys(keys) if name in view.queues]
-    start = view.exchanges.get(exchange)
+    start = source_of(view, exchange)
     if start is None:
-        raise NotFound(f"no exchange '{exchange}' in vhost '{view.title}'")
-    if start.record.internal:
-        raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{view.title}'")
+        return [name for name in dict.fromkeys(keys) if name in view.queues]
     queues: dict[str, None] = {}
     visited = {exchange}
     pending = [start]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from connector.amqp.wire import read_table, write_table
+from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,16 +49,6 @@ class ExchangeRecord:
     auto_delete: bool = False
     internal: bool = False
     arguments: Table = field(default_factory=dict)
-
-
-@dataclass(slots=True, frozen=True)
-class BindingKey:
-    """A binding's whole identity (EX-13); ``arguments`` in AMQP encoding."""
-
-    exchange: str
-    queue: str
-    routing_key: str
-    arguments: bytes
 
 
 def pack_table(table: Table) -> str:
@@ -113,15 +104,19 @@ def exchange_declared(record: ExchangeRecord) -> dict[str, Any]:
 
 
 def binding_event(kind: str, vhost: str, key: BindingKey) -> dict[str, Any]:
-    """``kind`` is ``queue.bound`` or ``queue.unbound``."""
-    return {
+    """``kind`` is ``queue.bound`` or ``queue.unbound``.
+
+    ``queue`` names the destination; ``kind`` stands in the event only where that is an exchange.
+    """
+    event = {
         "type": kind,
         "vhost": vhost,
         "exchange": key.exchange,
-        "queue": key.queue,
+        "queue": key.destination,
         "routing_key": key.routing_key,
         "arguments": base64.b64encode(key.arguments).decode("ascii"),
     }
+    return event if key.kind == QUEUE else {**event, "kind": key.kind}
 
 
 def name_event(kind: str, vhost: str, name: str) -> dict[str, Any]:
@@ -147,7 +142,7 @@ class Observer:
         """An exchange exists from now on."""
 
     def on_exchange_deleted(self, record: ExchangeRecord) -> None:
-        """The exchange is gone, and its bindings (reported after it: nothing follows from their going)."""
+        """The exchange is gone with all that was bound to it; bindings that led to it are reported afterwards."""
 
     def on_bound(self, vhost: str, key: BindingKey) -> None:
         """A binding exists from now on."""
@@ -164,6 +159,8 @@ class Topology:
         self.queues: dict[tuple[str, str], QueueRecord] = {}
         self.exchanges: dict[tuple[str, str], ExchangeRecord] = {}
         self.bindings: dict[tuple[str, BindingKey], None] = {}
+        self._from: dict[tuple[str, str], dict[BindingKey, None]] = {}
+        self._to: dict[tuple[str, Kind, str], dict[BindingKey, None]] = {}
         self.undrained: dict[tuple[str, str], None] = {}
         self.version = 0
         self.events_since_snapshot = 0
@@ -196,8 +193,8 @@ class Topology:
         record = self.queues.get(key)
         if record is None:
             return False
-        for vhost, binding in [b for b in self.bindings if b[0] == key[0] and b[1].queue == key[1]]:
-            self._drop_binding(vhost, binding)
+        for binding in list(self._to.get((key[0], QUEUE, key[1]), ())):
+            self._drop_binding(key[0], binding)
         del self.queues[key]
         self.undrained[key] = None
         self._observer.on_queue_deleted(record)
@@ -229,26 +226,33 @@ class Topology:
     def _exchange_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
         record = self.exchanges.get(key)
-        bindings = [b for b in self.bindings if b[0] == key[0] and b[1].exchange == key[1]]
+        bindings = list(self._from.get(key, ()))
         if record is None or (bindings and event.get("if_unused", False)):
             return False
+        for binding in bindings:
+            self._forget_binding(key[0], binding)
         del self.exchanges[key]
         self._observer.on_exchange_deleted(record)
-        for vhost, binding in bindings:
-            self._drop_binding(vhost, binding)
+        for binding in list(self._to.get((key[0], EXCHANGE, key[1]), ())):
+            self._drop_binding(key[0], binding)
         return True
 
     def _bound(self, _sequence: int, event: dict[str, Any]) -> bool:
         vhost = event["vhost"]
         key = _binding_key(event)
-        known = (vhost, key.queue) in self.queues and (
-            (vhost, key.exchange) in self.exchanges or key.exchange.startswith("amq.")
+        is_known = self._has_exchange(vhost, key.exchange) and (
+            (vhost, key.destination) in self.queues if key.kind == QUEUE else self._has_exchange(vhost, key.destination)
         )
-        if not known or (vhost, key) in self.bindings:
+        if not is_known or (vhost, key) in self.bindings:
             return False
         self.bindings[vhost, key] = None
+        self._from.setdefault((vhost, key.exchange), {})[key] = None
+        self._to.setdefault((vhost, key.kind, key.destination), {})[key] = None
         self._observer.on_bound(vhost, key)
         return True
+
+    def _has_exchange(self, vhost: str, name: str) -> bool:
+        return (vhost, name) in self.exchanges or name.startswith("amq.")
 
     def _unbound(self, _sequence: int, event: dict[str, Any]) -> bool:
         return self._drop_binding(event["vhost"], _binding_key(event))
@@ -256,9 +260,17 @@ class Topology:
     def _drop_binding(self, vhost: str, key: BindingKey) -> bool:
         if (vhost, key) not in self.bindings:
             return False
-        del self.bindings[vhost, key]
+        self._forget_binding(vhost, key)
         self._observer.on_unbound(vhost, key)
         return True
+
+    def _forget_binding(self, vhost: str, key: BindingKey) -> None:
+        del self.bindings[vhost, key]
+        for index, place in ((self._from, (vhost, key.exchange)), (self._to, (vhost, key.kind, key.destination))):
+            bindings = index[place]  # type: ignore[index]
+            del bindings[key]
+            if not bindings:
+                del index[place]  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ snapshots
 
@@ -285,7 +297,10 @@ class Topology:
 
 
 def _binding_key(event: dict[str, Any]) -> BindingKey:
-    return BindingKey(event["exchange"], event["queue"], event["routing_key"], base64.b64decode(event["arguments"]))
+    arguments = base64.b64decode(event["arguments"])
+    return BindingKey(
+        event["exchange"], event["queue"], event["routing_key"], arguments, EXCHANGE if "kind" in event else QUEUE
+    )
 
 
 _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {

@@ -11,7 +11,6 @@ import base64
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
-from connector.amqp.wire import write_table
 from connector.broker.arguments import check_equivalent, check_name, check_queue, compare_tables
 from connector.broker.errors import (
     AccessRefused,
@@ -19,14 +18,13 @@ from connector.broker.errors import (
     Inequivalent,
     Locked,
     NotFound,
-    NotImplementedHere,
 )
-from connector.broker.exchanges.direct import DirectExchange
+from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, canonical_arguments
 from connector.broker.message import Message
 from connector.broker.queue import MemoryQueue, Queue, StoredQueue
 from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
+from connector.broker.routing import TYPES, HeaderReader, resolve, source_of, split_copies
 from connector.broker.topology import (
-    BindingKey,
     ExchangeRecord,
     QueueRecord,
     binding_event,
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
 
     from connector.amqp.wire import Table
     from connector.broker.counters import Counters
+    from connector.broker.exchanges.binding import Kind
+    from connector.broker.exchanges.exchange import Exchange
     from connector.broker.ports import Done, Receipt
     from connector.broker.queue import Hub
 
@@ -52,7 +52,6 @@ PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
-TYPES = ("direct", "fanout", "topic", "headers")
 #: The route cache is dropped when it has this many entries.
 ROUTES_MAX = 20_000
 
@@ -88,38 +87,44 @@ class VirtualHost:
         self.name = name
         self.title = "/" if name == "default" else name
         self.queues: dict[str, Queue] = {}
-        self.exchanges: dict[str, DirectExchange] = {}
+        self.exchanges: dict[str, Exchange] = {}
         self._shared = shared
         self._routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._creating: dict[str, list[Callable[[], None]]] = {}
+        self._local_bindings: dict[str, dict[BindingKey, None]] = {}
+        self._ending: set[str] = set()
+        self._when_ended: list[Callable[[], None]] = []
         for exchange, kind in PREDECLARED.items():
-            self.exchanges[exchange] = DirectExchange(ExchangeRecord(name, exchange, kind, durable=True))
+            self.exchanges[exchange] = TYPES[kind](ExchangeRecord(name, exchange, kind, durable=True))
 
     # ------------------------------------------------------------------ publishing
 
     def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int) -> int:
         """Route one message and hand a copy to every queue; returns how many (0: unroutable).
 
-        Exactly that many ``receipt`` calls with ``token`` follow, some perhaps before the return.  Raises NotFound
-        and AccessRefused (internal exchange).
+        Exactly that many ``receipt`` calls with ``token`` follow, some perhaps before the return.  Raises NotFound,
+        AccessRefused (internal exchange) and Inequivalent (CC or BCC that is no array).
         """
-        queues = self._routes.get((exchange, routing_key))
+        queues = None
+        copies: tuple[str, ...] = ()
+        if b"CC" in header:
+            source_of(self, exchange)
+            copies, header = split_copies(header)
+        if not copies:
+            queues = self._routes.get((exchange, routing_key))
         if queues is None:
-            queues = self._route(exchange, routing_key)
+            queues = self._route(exchange, routing_key, header, copies)
         for queue in queues:
             queue.publish(Message(exchange, routing_key, header, body), receipt, token)
         return len(queues)
 
-    def _route(self, exchange: str, routing_key: str) -> tuple[Queue, ...]:
-        if exchange == "":
-            names = [routing_key]
-        else:
-            found = self._exchange(exchange)
-            if found.record.internal:
-                raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self.title}'")
-            names = found.route(routing_key)
-        queues = tuple(self.queues[name] for name in names if name in self.queues)
+    def _route(self, exchange: str, routing_key: str, header: bytes, copies: tuple[str, ...]) -> tuple[Queue, ...]:
+        """Resolve, and remember what depends on exchange and key alone."""
+        headers = HeaderReader(header)
+        queues = tuple(self.queues[name] for name in resolve(self, exchange, routing_key, headers, copies))
+        if copies or headers.was_read:
+            return queues
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         self._routes[exchange, routing_key] = queues
@@ -134,7 +139,7 @@ class VirtualHost:
     def _label(self, kind: str, name: str) -> str:
         return f"{kind} '{name}' in vhost '{self.title}'"
 
-    def _exchange(self, name: str) -> DirectExchange:
+    def _exchange(self, name: str) -> Exchange:
         exchange = self.exchanges.get(name)
         if exchange is None:
             raise NotFound(f"no {self._label('exchange', name)}")
@@ -261,7 +266,7 @@ class VirtualHost:
             done(Inequivalent(f"{label} not empty"))
         elif not queue.is_stored:
             self._remove_local(queue)
-            done(count)
+            self._settle(lambda: done(count))
         else:
             event = name_event("queue.deleted", self.name, queue.name)
             self._shared.append(event, lambda result: self._after_delete(queue.name, count, result, done))
@@ -269,8 +274,8 @@ class VirtualHost:
     def _after_delete(self, name: str, count: int, result: object, done: Done) -> None:
         if isinstance(result, Exception):
             done(result)
-        elif not self._shared.when_drained(self.name, name, lambda: done(count)):
-            done(count)
+        elif not self._shared.when_drained(self.name, name, lambda: self._settle(lambda: done(count))):
+            self._settle(lambda: done(count))
 
     def _remove_local(self, queue: Queue) -> None:
         if self.queues.get(queue.name) is not queue:
@@ -279,12 +284,8 @@ class VirtualHost:
         self._routes.clear()
         if queue.owner is not None:
             self._exclusive.get(queue.owner, {}).pop(queue.name, None)
-        for exchange in list(self.exchanges.values()):
-            bindings = exchange.bindings_of(queue.name)
-            for key in bindings:
-                exchange.unbind(key)
-            if bindings:
-                self._check_auto_delete(exchange)
+        for key in self._local_bindings.pop(queue.name, ()):
+            self.on_unbound(key)
         self._shared.counters.queues_deleted += 1
         queue.close(lambda: None)
 
@@ -331,15 +332,14 @@ class VirtualHost:
     def _check_exchange(self, request: ExchangeDeclare) -> ExchangeRecord | None:
         """The record to create, or None when it exists and agrees."""
         name = request.name = request.name.replace("\r", "").replace("\n", "")
+        if not request.passive and request.type not in TYPES:
+            raise Inequivalent(f"unknown exchange type '{request.type}'")
         if not name:
             raise AccessRefused("operation not permitted on the default exchange")
         if request.passive:
             self._exchange(name)
             return None
         label = self._label("exchange", name)
-        if request.type not in TYPES:
-            raise Inequivalent(f"unknown exchange type '{request.type}'")
-        check_name(request.arguments, "alternate-exchange", label)
         exchange = self.exchanges.get(name)
         if exchange is not None:
             current = exchange.record
@@ -358,10 +358,7 @@ class VirtualHost:
             return None
         if name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        if request.type != "direct":
-            raise NotImplementedHere(f"exchange type '{request.type}' is not supported")
-        if "alternate-exchange" in request.arguments:
-            raise NotImplementedHere("exchange argument 'alternate-exchange' is not supported")
+        check_name(request.arguments, "alternate-exchange", label)
         return ExchangeRecord(
             self.name, name, request.type, request.durable, request.auto_delete, request.internal, request.arguments
         )
@@ -382,15 +379,37 @@ class VirtualHost:
                 if result is False:  # it is gone already, or was bound meanwhile
                     self.delete_exchange(name, if_unused, done)
                 else:
-                    done(result if isinstance(result, Exception) else None)
+                    self._after_unbinding(done)(result)
 
             self._shared.append(unused_exchange_event(self.name, name), answer)
         else:
-            self._append(name_event("exchange.deleted", self.name, name), done)
+            self._append(name_event("exchange.deleted", self.name, name), self._after_unbinding(done))
 
-    def _check_auto_delete(self, exchange: DirectExchange) -> None:
-        if exchange.record.auto_delete and exchange.had_bindings and not exchange.is_used:
-            self._shared.append(unused_exchange_event(self.name, exchange.record.name), lambda _result: None)
+    def _check_auto_delete(self, exchange: Exchange) -> None:
+        """An auto-delete exchange goes with its last binding; whoever took that away is answered afterwards."""
+        name = exchange.record.name
+        if exchange.is_used or not exchange.record.auto_delete or name in self._ending:
+            return
+
+        def ended(_result: object) -> None:
+            self._ending.discard(name)
+            if not self._ending:
+                waiting, self._when_ended = self._when_ended, []
+                for answer in waiting:
+                    answer()
+
+        self._ending.add(name)
+        self._shared.append(unused_exchange_event(self.name, name), ended)
+
+    def _settle(self, answer: Callable[[], None]) -> None:
+        """Answer once no auto-delete exchange is on its way out."""
+        if self._ending:
+            self._when_ended.append(answer)
+        else:
+            answer()
+
+    def _after_unbinding(self, done: Done) -> Done:
+        return lambda result: done(result) if isinstance(result, Exception) else self._settle(lambda: done(None))
 
     # ------------------------------------------------------------------ bindings
 
@@ -398,60 +417,79 @@ class VirtualHost:
         self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object, done: Done
     ) -> None:
         """``done`` gets None; binding again succeeds (EX-13)."""
+        self._bind(BindingKey(exchange, queue, routing_key, canonical_arguments(arguments)), arguments, owner, done)
+
+    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: Table, done: Done) -> None:
+        """``done`` gets None; binding again succeeds (EX-12)."""
+        key = BindingKey(source, destination, routing_key, canonical_arguments(arguments), EXCHANGE)
+        self._bind(key, arguments, None, done)
+
+    def _bind(self, key: BindingKey, arguments: Table, owner: object, done: Done) -> None:
         try:
-            source, key = self._check_binding(queue, exchange, routing_key, arguments)
-            found = self.find_queue(queue, owner)
-            if source.record.type != "direct":
-                raise NotImplementedHere(f"binding to an exchange of type '{source.record.type}' is not supported")
+            self._refuse_default(key)
+            source = self._exchange(key.exchange)
+            self._find_destination(key.kind, key.destination)
+            source.check_arguments(arguments)
+            is_shared = self._is_shared(key, owner)
         except BrokerError as error:
             done(error)
             return
         if source.has_binding(key):
             done(None)
-        elif found.is_stored:
+        elif is_shared:
 
             def answer(result: object) -> None:
-                if result is False:  # queue or exchange went before: say so
-                    self.bind_queue(queue, exchange, routing_key, arguments, owner, done)
+                if result is False:  # one of the two went before, or somebody else was faster: look again
+                    self._bind(key, arguments, owner, done)
                 else:
                     done(result if isinstance(result, Exception) else None)
 
             self._shared.append(binding_event("queue.bound", self.name, key), answer)
         else:
-            source.bind(key)
-            self._routes.clear()
+            self._local_bindings.setdefault(key.destination, {})[key] = None
+            self.on_bound(key)
             done(None)
 
     def unbind_queue(
         self, queue: str, exchange: str, routing_key: str, arguments: Table, owner: object, done: Done
     ) -> None:
         """``done`` gets None; unbinding what is not bound succeeds, missing queue or exchange too."""
+        self._unbind(BindingKey(exchange, queue, routing_key, canonical_arguments(arguments)), owner, done)
+
+    def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: Table, done: Done) -> None:
+        """``done`` gets None; likewise."""
+        self._unbind(BindingKey(source, destination, routing_key, canonical_arguments(arguments), EXCHANGE), None, done)
+
+    def _unbind(self, key: BindingKey, owner: object, done: Done) -> None:
+        source = self.exchanges.get(key.exchange)
         try:
-            source, key = self._check_binding(queue, exchange, routing_key, arguments)
-            if not source.has_binding(key):
-                done(None)
-                return
-            found = self.find_queue(queue, owner)
-        except NotFound:
-            done(None)
-            return
+            self._refuse_default(key)
+            is_bound = source is not None and source.has_binding(key)
+            is_shared = is_bound and self._is_shared(key, owner)
         except BrokerError as error:
             done(error)
             return
-        if found.is_stored:
-            self._append(binding_event("queue.unbound", self.name, key), done)
-        else:
-            source.unbind(key)
-            self._routes.clear()
-            self._check_auto_delete(source)
+        if not is_bound:
             done(None)
+        elif is_shared:
+            self._append(binding_event("queue.unbound", self.name, key), self._after_unbinding(done))
+        else:
+            self._local_bindings.get(key.destination, {}).pop(key, None)
+            self.on_unbound(key)
+            self._settle(lambda: done(None))
 
-    def _check_binding(
-        self, queue: str, exchange: str, routing_key: str, arguments: Table
-    ) -> tuple[DirectExchange, BindingKey]:
-        if not exchange:
+    def _refuse_default(self, key: BindingKey) -> None:
+        if not key.exchange or (key.kind == EXCHANGE and not key.destination):
             raise AccessRefused("operation not permitted on the default exchange")
-        return self._exchange(exchange), BindingKey(exchange, queue, routing_key, write_table(arguments))
+
+    def _find_destination(self, kind: Kind, name: str) -> None:
+        found: object = self.queues.get(name) if kind == QUEUE else self.exchanges.get(name)
+        if found is None:
+            raise NotFound(f"no {self._label(kind, name)}")
+
+    def _is_shared(self, key: BindingKey, owner: object) -> bool:
+        """Whether all replicas know this binding; raises Locked for a queue that is exclusive to another owner."""
+        return key.kind == EXCHANGE or self.find_queue(key.destination, owner).is_stored
 
     # ------------------------------------------------------------------ what the topology log says
 
@@ -472,8 +510,8 @@ class VirtualHost:
             self._shared.drain(queue)
 
     def on_exchange_created(self, record: ExchangeRecord) -> None:
-        """A shared exchange exists from now on."""
-        self.exchanges[record.name] = DirectExchange(record)
+        """A shared exchange exists from now on; it has no bindings yet."""
+        self.exchanges[record.name] = TYPES[record.type](record)
         self._routes.clear()
 
     def on_exchange_deleted(self, record: ExchangeRecord) -> None:
@@ -482,14 +520,14 @@ class VirtualHost:
         self._routes.clear()
 
     def on_bound(self, key: BindingKey) -> None:
-        """A shared binding exists from now on."""
+        """A binding exists from now on."""
         self.exchanges[key.exchange].bind(key)
         self._routes.clear()
 
     def on_unbound(self, key: BindingKey) -> None:
-        """A shared binding is gone."""
+        """A binding is gone, unless its exchange went before."""
         exchange = self.exchanges.get(key.exchange)
-        if exchange is not None:
+        if exchange is not None and exchange.has_binding(key):
             exchange.unbind(key)
             self._routes.clear()
             self._check_auto_delete(exchange)

@@ -71,22 +71,18 @@ def on_exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> No
     channel.vhost.delete_exchange(_clean(method.exchange), bool(method.if_unused), done)
 
 
-def _refuse_default_exchange(*names: str) -> None:
-    if "" in names:
-        raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-
-
 def on_exchange_bind(channel: Channel, method: commands.Exchange.Bind) -> None:
-    """Not built (EX-12)."""
-    _refuse_default_exchange(method.source, method.destination)
-    raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "exchange.bind is not supported")
+    """Bind an exchange to another (EX-12)."""
+    done = channel.wait(_plain_reply(channel, method, commands.Exchange.BindOk))
+    destination, source = _clean(method.destination), _clean(method.source)
+    channel.vhost.bind_exchange(destination, source, method.routing_key, cast("Table", method.arguments), done)
 
 
 def on_exchange_unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
-    """Exchanges cannot be bound to each other here, so the binding is gone already, which is fine."""
-    _refuse_default_exchange(method.source, method.destination)
-    if not method.nowait:
-        channel.reply(commands.Exchange.UnbindOk())
+    """Take such a binding away."""
+    done = channel.wait(_plain_reply(channel, method, commands.Exchange.UnbindOk))
+    destination, source = _clean(method.destination), _clean(method.source)
+    channel.vhost.unbind_exchange(destination, source, method.routing_key, cast("Table", method.arguments), done)
 
 
 # --------------------------------------------------------------------------------------------- queues

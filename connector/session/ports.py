@@ -82,6 +82,12 @@ class VirtualHost(Protocol):
     ) -> None:
         """Result: nothing."""
 
+    def bind_exchange(self, destination: str, source: str, routing_key: str, arguments: Table, done: Done) -> None:
+        """Result: nothing."""
+
+    def unbind_exchange(self, destination: str, source: str, routing_key: str, arguments: Table, done: Done) -> None:
+        """Result: nothing."""
+
     def find_queue(self, name: str, owner: object) -> Queue:
         """The queue, for consume and get; raises NotFound or Locked."""
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_return
-from connector.amqp.header import ContentHeader, parse
+from connector.amqp.header import parse
 from connector.amqp.reply_codes import ReplyCode
+from connector.broker.routing import split_copies
 from mapping.policy import parse_expiration
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ _REPLY_TO = REPLY_TO.encode()
 
 #: transient and persistent
 _DELIVERY_MODES = (None, 1, 2)
-
-#: How the keys of sender-selected routing look inside a headers table: length octet, then the name.
-_CC, _BCC = b"\x02CC", b"\x03BCC"
 
 
 def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
@@ -46,7 +44,7 @@ def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: in
         counters.routed += 1
     elif bits & MANDATORY:
         counters.unroutable_returned += 1
-        _return(channel, exchange, routing_key, header, body)
+        _return(channel, exchange, routing_key, split_copies(header)[1], body)
     else:
         counters.unroutable_dropped += 1
     ledger.routed(copies, len(header) + len(body))
@@ -71,7 +69,7 @@ def on_content_too_large(channel: Channel, size: int) -> None:
 def check_header(channel: Channel, header: bytes) -> None:
     """Refuse what RabbitMQ refuses, and what is not built; remember the header when it is good.
 
-    Raises 502 malformed, 406 invalid, 540 for per-message expiration, CC and BCC, and direct reply-to.
+    Raises 502 malformed, 406 invalid, 540 for per-message expiration and direct reply-to.
     """
     properties = parse(header)
     if properties.reply_to == _REPLY_TO:
@@ -83,8 +81,6 @@ def check_header(channel: Channel, header: bytes) -> None:
     if properties.delivery_mode not in _DELIVERY_MODES:
         reason = f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
-    if properties.headers_at is not None:
-        _check_headers(properties, properties.headers_at)
     channel.checked_header = header
 
 
@@ -102,9 +98,3 @@ def _check_expiration(expiration: bytes) -> None:
         reason = f"invalid expiration '{expiration.decode('utf-8', 'replace')}'"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
     raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "per-message expiration is not supported")
-
-
-def _check_headers(properties: ContentHeader, at: slice) -> None:
-    table = properties.raw[at]
-    if (_CC in table or _BCC in table) and not properties.headers().keys().isdisjoint(("CC", "BCC")):
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "routing by CC and BCC headers is not supported")

@@ -182,12 +182,6 @@ def test_a_failing_channel_gives_back_what_it_has(client: Dialogue) -> None:
     ("kind", "fields", "code", "text"),
     [
         (commands.Tx.Select, {}, 540, "NOT_IMPLEMENTED - transactions are not supported"),
-        (
-            commands.Exchange.Bind,
-            {"destination": "amq.direct", "source": "amq.direct"},
-            540,
-            "NOT_IMPLEMENTED - exchange.bind is not supported",
-        ),
         (commands.Channel.FlowOk, {"active": True}, 503, "COMMAND_INVALID - unimplemented method"),
         (commands.Queue.DeclareOk, {}, 503, "COMMAND_INVALID - unimplemented method"),
     ],

@@ -171,16 +171,6 @@ def test_reserved_names_are_403(client: Dialogue, kind: type, fields: dict[str, 
     ("kind", "fields", "text"),
     [
         (
-            commands.Exchange.Declare,
-            {"exchange": "x", "exchange_type": "topic"},
-            "NOT_IMPLEMENTED - exchange type 'topic' is not supported",
-        ),
-        (
-            commands.Exchange.Declare,
-            {"exchange": "x", "exchange_type": "direct", "arguments": {"alternate-exchange": "y"}},
-            "NOT_IMPLEMENTED - exchange argument 'alternate-exchange' is not supported",
-        ),
-        (
             commands.Queue.Declare,
             {"queue": "q", "arguments": {"x-message-ttl": 1000}},
             "NOT_IMPLEMENTED - queue argument 'x-message-ttl' is not supported",

@@ -167,14 +167,6 @@ def test_anothers_user_id_is_406(client: Dialogue) -> None:
     client.expect_close(406, text, (60, 40))
 
 
-@pytest.mark.parametrize("key", ["CC", "BCC"])
-def test_sender_selected_routing_is_not_built(client: Dialogue, key: str) -> None:
-    client.publish(1, "k", headers={"x": "\x02CC", "nested": {"CC": ["a"]}}).expect_nothing()
-    client.publish(1, "k", headers={key: ["other"]})
-    text = "NOT_IMPLEMENTED - routing by CC and BCC headers is not supported"
-    client.expect_connection_close(540, text, (60, 40))
-
-
 def test_a_direct_reply_address_is_not_built(client: Dialogue) -> None:
     client.publish(1, "k", reply_to="amq.gen-1").expect_nothing()
     client.publish(1, "k", reply_to="amq.rabbitmq.reply-to")

@@ -6,8 +6,9 @@ import pytest
 
 from connector.broker import vhost as vhost_module
 from connector.broker.errors import AccessRefused, NotFound
+from connector.broker.exchanges.binding import BindingKey
 from connector.broker.ports import Unavailable
-from connector.broker.topology import BindingKey, binding_event, name_event
+from connector.broker.topology import binding_event, name_event
 from tests.support.broker_model import BrokerModel, Publisher
 
 DEFAULT = ("AccessRefused", "operation not permitted on the default exchange")
@@ -72,13 +73,22 @@ def test_the_default_exchange_is_nobodys(model: BrokerModel) -> None:
         ({"type": "x-foo"}, "unknown exchange type 'x-foo'"),
         (
             {"arguments": {"alternate-exchange": ("I", 5)}},
-            "invalid type 'signedint' for arg 'alternate-exchange' in {}",
+            (
+                "inequivalent arg 'alternate-exchange' for {}: "
+                "received the value '5' of type 'signedint' but current is none"
+            ),
         ),
     ],
 )
 def test_a_different_redeclaration(model: BrokerModel, flags: dict[str, str], text: str) -> None:
     model.declare_exchange("x")
     assert model.declare_exchange("x", **flags).error == ("Inequivalent", text.format("exchange 'x' in vhost '/'"))
+
+
+def test_an_alternate_exchange_that_is_no_name(model: BrokerModel) -> None:
+    text = "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
+    declared = model.declare_exchange("x", arguments={"alternate-exchange": ("I", 5)})
+    assert declared.error == ("Inequivalent", text)
 
 
 def test_an_unknown_type(model: BrokerModel) -> None:
