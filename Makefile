@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 STAMP  := $(VENV)/.ready
-CODE   := connector mapping tests tools $(wildcard examples)
+CODE   := connector mapping tests tools bench $(wildcard examples)
 PYTEST := $(BIN)/python -m pytest $(if $(K),-k "$(K)")
 
 # Where the AMQP conformance kit lies; it is not part of this repository.
@@ -13,7 +13,7 @@ CONFORMANCE ?= ../shared/conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup fmt lint types arch test check contract clients property conformance fault run demo gen build lock clean
+.PHONY: help setup fmt lint types arch test check contract clients property conformance fault run demo bench soak gen build lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -72,6 +72,12 @@ run: $(STAMP) ## set up if need be, then serve (ARGS="--port 5673" passes flags)
 
 demo: $(STAMP) ## the work-queue example, a worker killed in the middle (ARGS="--kubemq-address HOST:PORT" for a real KubeMQ)
 	$(BIN)/python tools/demo.py $(ARGS)
+
+bench: $(STAMP) ## PerfTest against us and, with KUBEMQ_ADDRESS, RABBITMQ_URL, those (ARGS="--workloads latency --rounds 1"; --help tells)
+	$(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP) ## does anything grow, do the marks bound memory (MINUTES=15, ARGS="--targets kubemq")
+	$(BIN)/python -m bench.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 gen: $(STAMP) ## write what is generated: the table of docs/configuration.md
 	$(BIN)/python tools/write_configuration.py
