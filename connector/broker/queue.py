@@ -190,6 +190,10 @@ class Queue:
         """Call ``done`` when the counts are fresh and every publish accepted before is stored."""
         raise NotImplementedError
 
+    def when_acknowledged(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when what was settled and requeued so far has provably arrived where messages are kept."""
+        raise NotImplementedError
+
     def purge(self, done: Callable[[int], None]) -> None:
         """Drop what is ready; ``done`` is told how many."""
         raise NotImplementedError
@@ -272,6 +276,10 @@ class MemoryQueue(Queue):
 
     def when_counted(self, done: Callable[[], None]) -> None:
         """Counts are always exact here."""
+        done()
+
+    def when_acknowledged(self, done: Callable[[], None]) -> None:
+        """Nothing is kept anywhere else."""
         done()
 
     def purge(self, done: Callable[[int], None]) -> None:
@@ -451,6 +459,15 @@ class StoredQueue(Queue):
     def when_counted(self, done: Callable[[], None]) -> None:
         """After earlier publishes are stored, and a fresh snapshot when the counter is old (30 ms at most)."""
         self.when_stored(lambda: self._when_fresh(done))
+
+    def when_acknowledged(self, done: Callable[[], None]) -> None:
+        """After the copies of what was requeued are stored: the acknowledgements of all, in KubeMQ."""
+
+        def prove() -> None:
+            self.lease.when_flushed(done)
+            self._hub.mark_dirty(self)
+
+        self.when_stored(prove)
 
     def _look(self, done: Done) -> None:
         """As above; what is known to be there is read without asking for fresh counts."""

@@ -106,15 +106,34 @@ class VirtualHost:
         Exactly that many ``receipt`` calls with ``token`` follow, some perhaps before the return.  Raises NotFound,
         AccessRefused (internal exchange) and Inequivalent (CC or BCC that is no array).
         """
-        queues = None
-        copies: tuple[str, ...] = ()
         if b"CC" in header:
-            source_of(self, exchange)
-            copies, header = split_copies(header)
-        if not copies:
-            queues = self._routes.get((exchange, routing_key))
-        if queues is None:
-            queues = self._route(exchange, routing_key, header, copies)
+            queues, header = self.route(exchange, routing_key, header)
+        else:
+            found = self._routes.get((exchange, routing_key))
+            queues = self._route(exchange, routing_key, header, ()) if found is None else found
+        for queue in queues:
+            queue.publish(Message(exchange, routing_key, header, body), receipt, token)
+        return len(queues)
+
+    def route(self, exchange: str, routing_key: str, header: bytes) -> tuple[tuple[Queue, ...], bytes]:
+        """Where a message goes as things stand now, and the header it goes with; raises as ``publish``."""
+        source_of(self, exchange)
+        copies, header = split_copies(header)
+        queues = None if copies else self._routes.get((exchange, routing_key))
+        return self._route(exchange, routing_key, header, copies) if queues is None else queues, header
+
+    def publish_to(
+        self,
+        queues: tuple[Queue, ...],
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+        receipt: Receipt,
+        token: int,
+    ) -> int:
+        """As ``publish``, to those of the queues that ``route`` gave which still exist."""
+        queues = tuple([queue for queue in queues if not queue.is_deleted])
         for queue in queues:
             queue.publish(Message(exchange, routing_key, header, body), receipt, token)
         return len(queues)

@@ -2,7 +2,7 @@
 
 Owns the channel's life (PC-09, PC-10), the table from (state, method) to handler, the order of events behind a slow
 operation (PC-16), and what a close waits for (PU-02, PU-07).  The handlers by AMQP class are in ``publish.py``,
-``consume.py`` and ``declare.py``; the ledgers count.  Must not know sockets or how frames are cut.
+``consume.py``, ``declare.py`` and ``tx.py``; the ledgers count.  Must not know sockets or how frames are cut.
 
 A channel that waits for the broker keeps what arrives meanwhile and goes on in order; other channels do not notice.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pamqp import commands
@@ -21,7 +22,7 @@ from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_ack, encode_method, encode_nack
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
-from connector.session import consume, declare, publish
+from connector.session import consume, declare, publish, tx
 from connector.session.ack_timeout import AckTimeout
 from connector.session.confirms import OVERHEAD_BYTES, PublishLedger
 from connector.session.prefetch import Prefetch
@@ -113,6 +114,7 @@ class Channel:
         "prefetch",
         "prefetch_count",
         "publishes",
+        "tx",
         "unacked",
         "vhost",
     )
@@ -125,6 +127,7 @@ class Channel:
         self.counters = connection.counters
         self.unacked = Unacked()
         self.publishes = PublishLedger(self, connection.in_flight, connection.counters, confirming=False)
+        self.tx: tx.Transaction | None = None
         self.consumers: dict[str, consume.Consumer] = {}
         self.prefetch_count = 0  # of each consumer made from now on
         self.prefetch = Prefetch(0)  # of all consumers together
@@ -293,15 +296,21 @@ class Channel:
     @property
     def publishing_count(self) -> int:
         """Publishes without a result."""
-        return len(self.publishes) + (len(self._earlier) if self._earlier is not None else 0)
+        return sum(map(len, self._ledgers()))
+
+    def _ledgers(self) -> list[PublishLedger]:
+        ledgers = [self.publishes]
+        if self._earlier is not None:
+            ledgers.append(self._earlier)
+        if self.tx is not None:
+            ledgers.append(self.tx.ledger)
+        return ledgers
 
     def _when_settled(self, callback: Callable[[], None]) -> None:
         """Call back when all publishes so far have their results."""
-        earlier = self._earlier
-        if earlier is None:
-            self.publishes.when_settled(callback)
-        else:
-            earlier.when_settled(lambda: self.publishes.when_settled(callback))
+        for ledger in self._ledgers()[1:]:
+            callback = partial(ledger.when_settled, callback)
+        self.publishes.when_settled(callback)
 
     # ------------------------------------------------------------------ closing
 
@@ -310,6 +319,8 @@ class Channel:
         consumers, self.consumers = self.consumers, {}
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
+        if self.tx is not None:
+            self.tx.roll_back()
         consume.requeue(self, self.unacked.take_all())
 
     def finish_events(self, finished: Callable[[], None]) -> None:
@@ -416,6 +427,8 @@ def on_channel_flow(channel: Channel, method: commands.Channel.Flow) -> None:
 
 def on_confirm_select(channel: Channel, method: commands.Confirm.Select) -> None:
     """Switch the channel to confirms."""
+    if channel.tx is not None:
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     channel.select_confirms()
     if not method.nowait:
         channel.reply(commands.Confirm.SelectOk())
@@ -424,18 +437,6 @@ def on_confirm_select(channel: Channel, method: commands.Confirm.Select) -> None
 def on_second_open(channel: Channel, method: commands.Channel.Open) -> None:
     """A channel is opened once (PC-09)."""
     raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
-
-
-def on_tx_select(channel: Channel, method: commands.Tx.Select) -> None:
-    """Not built; on a channel with confirms it is wrong anyway (PU-13)."""
-    if channel.publishes.confirming:
-        raise AmqpError(ReplyCode.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-    raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "transactions are not supported")
-
-
-def on_tx_end(channel: Channel, method: commands.Tx.Commit | commands.Tx.Rollback) -> None:
-    """No channel is in tx mode (PU-13)."""
-    raise AmqpError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
 
 def on_access_request(channel: Channel, method: access.Request) -> None:
@@ -473,9 +474,9 @@ _HANDLERS: dict[tuple[State, type[Frame]], Handler] = {
     (State.OPEN, commands.Basic.RecoverAsync): consume.on_basic_recover_async,
     (State.OPEN, commands.Basic.Recover): consume.on_basic_recover,
     (State.OPEN, commands.Confirm.Select): on_confirm_select,
-    (State.OPEN, commands.Tx.Select): on_tx_select,
-    (State.OPEN, commands.Tx.Commit): on_tx_end,
-    (State.OPEN, commands.Tx.Rollback): on_tx_end,
+    (State.OPEN, commands.Tx.Select): tx.on_tx_select,
+    (State.OPEN, commands.Tx.Commit): tx.on_tx_commit,
+    (State.OPEN, commands.Tx.Rollback): tx.on_tx_rollback,
     (State.FAILED, commands.Channel.Close): _crossing_close,
     (State.FAILED, commands.Channel.CloseOk): _close_ok,
 }

@@ -20,6 +20,7 @@ from connector.amqp.reply_codes import ReplyCode
 from connector.broker.arguments import check_consumer
 from connector.session.prefetch import Prefetch
 from connector.session.publish import REPLY_TO
+from connector.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from connector.amqp.wire import Table
@@ -132,14 +133,14 @@ class Consumer:
 # --------------------------------------------------------------------------------------------- settling
 def on_basic_ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
     """Settle one delivery, or all up to this one (CO-14)."""
-    counters = channel.counters
+    if channel.tx is not None:
+        channel.tx.decide(Verdict.ACKNOWLEDGED, delivery_tag, multiple=multiple)
+        return
     if multiple:
-        entries = channel.unacked.take_up_to(delivery_tag)
-        counters.acknowledged += len(entries)
-        settle(channel, entries)
+        acknowledge(channel, channel.unacked.take_up_to(delivery_tag))
         return
     queue, message, consumer = channel.unacked.take(delivery_tag)
-    counters.acknowledged += 1
+    channel.counters.acknowledged += 1
     if consumer is not None:
         shared = channel.prefetch
         if shared.is_full():
@@ -151,13 +152,15 @@ def on_basic_ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
 
 def on_basic_nack(channel: Channel, delivery_tag: int, multiple: bool, requeue_them: bool) -> None:
     """Refuse one delivery, or all up to this one: back to the queue in ascending order (CO-15), or for good."""
+    if channel.tx is not None:
+        channel.tx.decide(Verdict.REQUEUED if requeue_them else Verdict.REJECTED, delivery_tag, multiple=multiple)
+        return
     unacked = channel.unacked
     entries = unacked.take_up_to(delivery_tag) if multiple else [unacked.take(delivery_tag)]
     if requeue_them:
         requeue(channel, entries)
     else:
-        channel.counters.rejected += len(entries)
-        settle(channel, entries)
+        reject(channel, entries)
 
 
 def on_basic_reject(channel: Channel, delivery_tag: int, requeue_it: bool) -> None:
@@ -165,8 +168,19 @@ def on_basic_reject(channel: Channel, delivery_tag: int, requeue_it: bool) -> No
     on_basic_nack(channel, delivery_tag, multiple=False, requeue_them=requeue_it)
 
 
-def settle(channel: Channel, entries: list[Entry]) -> None:
+def acknowledge(channel: Channel, entries: list[Entry]) -> None:
     """These deliveries are done with."""
+    channel.counters.acknowledged += len(entries)
+    _settle(channel, entries)
+
+
+def reject(channel: Channel, entries: list[Entry]) -> None:
+    """These deliveries are refused for good."""
+    channel.counters.rejected += len(entries)
+    _settle(channel, entries)
+
+
+def _settle(channel: Channel, entries: list[Entry]) -> None:
     _release(channel, entries)
     for queue, message, _ in entries:
         queue.settle(message)

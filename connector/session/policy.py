@@ -36,6 +36,8 @@ class SessionPolicy:
     output_high_bytes: int = MIB
     #: Replies written to a client that does not read, at which its requests are not read either.
     unread_high_bytes: int = 16 * MIB
+    #: Published in one transaction; more is refused with 406, as only its commit would make room.
+    tx_max_bytes: int = 64 * MIB
     #: Published and not stored yet, at which reading pauses (PU-09).
     in_flight_high_bytes: int = 16 * MIB
     #: Frames waiting behind a slow method of their channel, at which reading pauses (PC-16).

@@ -5,9 +5,11 @@ Downwards the broker (``connector.broker`` has the classes), upwards the runtime
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.amqp.errors import AmqpError
     from connector.amqp.wire import Table
     from connector.broker.message import Message
@@ -38,13 +40,20 @@ class Queue(Protocol):
         """The message is done with."""
 
     def requeue(self, messages: list[Message]) -> None:
-        """Delivered before, ascending: to the tail, redelivered."""
+        """Delivered before, ascending: to the tail or to their old place, redelivered."""
 
     def give_back(self, message: Message) -> None:
         """The client never saw it: back in its place."""
 
     def credit_changed(self) -> None:
         """A consumer has room again."""
+
+    def when_acknowledged(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when everything settled and requeued so far has provably arrived where it is kept."""
+
+
+#: What ``VirtualHost.route`` gives to ``publish_to``; nobody looks inside.
+Queues: TypeAlias = tuple[Any, ...]
 
 
 class VirtualHost(Protocol):
@@ -56,6 +65,21 @@ class VirtualHost(Protocol):
 
     def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int) -> int:
         """Route; returns to how many queues, so many results follow.  Raises NotFound, AccessRefused."""
+
+    def route(self, exchange: str, routing_key: str, header: bytes) -> tuple[Queues, bytes]:
+        """Where a message goes as things stand now, and the header it goes with; raises as ``publish``."""
+
+    def publish_to(
+        self,
+        queues: Queues,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        body: bytes,
+        receipt: Receipt,
+        token: int,
+    ) -> int:
+        """As ``publish``, to those of the queues that ``route`` gave which still exist."""
 
     def declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
         """Result: DeclaredQueue."""

@@ -6,7 +6,7 @@ Owns what is checked of a message before it is taken (PU-10, PU-11, PU-14, PU-16
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_return
@@ -17,6 +17,8 @@ from mapping.policy import parse_expiration
 
 if TYPE_CHECKING:
     from connector.session.channel import Channel
+    from connector.session.confirms import PublishLedger
+    from connector.session.ports import Queues
 
 MANDATORY, IMMEDIATE = 1, 2
 
@@ -28,26 +30,64 @@ _REPLY_TO = REPLY_TO.encode()
 _DELIVERY_MODES = (None, 1, 2)
 
 
+class Outgoing(NamedTuple):
+    """A checked publish that waits for the commit of its transaction; ``bits`` as for ``on_basic_publish``.
+
+    ``queues`` is what ``VirtualHost.route`` gave when it came; None: routed at the commit.
+    """
+
+    exchange: str
+    routing_key: str
+    bits: int
+    header: bytes
+    body: bytes
+    queues: Queues | None
+
+
 def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
     """Check, number, route; ``bits`` are MANDATORY and IMMEDIATE."""
     if header != channel.checked_header:
         check_header(channel, header)
     if bits & IMMEDIATE:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
-    ledger = channel.publishes
     counters = channel.counters
     counters.messages_received += 1
+    if channel.tx is not None:
+        channel.tx.publish(exchange, routing_key, bits, header, body)
+        return
+    ledger = channel.publishes
     copies = channel.vhost.publish(exchange, routing_key, header, body, ledger, ledger.begin())
     if ledger.confirming:
         counters.received_confirm += 1
     if copies:
         counters.routed += 1
-    elif bits & MANDATORY:
-        counters.unroutable_returned += 1
+    else:
+        _drop(channel, exchange, routing_key, bits, header, body)
+    ledger.routed(copies, len(header) + len(body))
+
+
+def hand_over(channel: Channel, ledger: PublishLedger, message: Outgoing) -> None:
+    """The commit's part of a publish."""
+    exchange, routing_key, bits, header, body, queues = message
+    vhost, token = channel.vhost, ledger.begin()
+    if queues is None:
+        copies = vhost.publish(exchange, routing_key, header, body, ledger, token)
+    else:
+        copies = vhost.publish_to(queues, exchange, routing_key, header, body, ledger, token)
+    if copies:
+        channel.counters.routed += 1
+    else:
+        _drop(channel, exchange, routing_key, bits, header, body)
+    ledger.routed(copies, len(header) + len(body))
+
+
+def _drop(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
+    """It has no route: back to a client that wants to know."""
+    if bits & MANDATORY:
+        channel.counters.unroutable_returned += 1
         _return(channel, exchange, routing_key, split_copies(header)[1], body)
     else:
-        counters.unroutable_dropped += 1
-    ledger.routed(copies, len(header) + len(body))
+        channel.counters.unroutable_dropped += 1
 
 
 def _return(channel: Channel, exchange: str, routing_key: str, header: bytes, body: bytes) -> None:

@@ -72,6 +72,24 @@ class Unacked:
         self._lowest = delivery_tag + 1
         return taken
 
+    def take_tagged(self, delivery_tag: int, *, multiple: bool) -> dict[int, Entry]:
+        """Remove one entry, or all up to a tag, as ``take`` and ``take_up_to``; for ``restore``."""
+        if not multiple:
+            return {delivery_tag: self.take(delivery_tag)}
+        entries = self._entries
+        if delivery_tag and delivery_tag not in entries:
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {delivery_tag}")
+        taken = {tag: entry for tag, entry in entries.items() if tag <= delivery_tag or not delivery_tag}
+        for tag in taken:
+            del entries[tag]
+        return taken
+
+    def restore(self, taken: dict[int, Entry]) -> None:
+        """Put back what ``take_tagged`` has removed."""
+        if taken:
+            self._entries = dict(sorted((self._entries | taken).items()))
+            self._lowest = min(self._lowest, *taken)
+
     def take_all(self) -> list[Entry]:
         """Remove every entry, ascending (recover, channel and connection close)."""
         taken = list(self._entries.values())

@@ -181,7 +181,6 @@ def test_a_failing_channel_gives_back_what_it_has(client: Dialogue) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "code", "text"),
     [
-        (commands.Tx.Select, {}, 540, "NOT_IMPLEMENTED - transactions are not supported"),
         (commands.Channel.FlowOk, {"active": True}, 503, "COMMAND_INVALID - unimplemented method"),
         (commands.Queue.DeclareOk, {}, 503, "COMMAND_INVALID - unimplemented method"),
     ],
@@ -192,20 +191,6 @@ def test_methods_that_are_not_there(
     index: int = kind.index  # type: ignore[attr-defined]
     client.send(1, kind, **fields)
     client.expect_connection_close(code, text, (index >> 16, index & 0xFFFF))
-
-
-@pytest.mark.parametrize("kind", [commands.Tx.Commit, commands.Tx.Rollback])
-def test_ending_a_transaction_that_was_not_begun_is_406(client: Dialogue, kind: type) -> None:
-    index: int = kind.index  # type: ignore[attr-defined]
-    client.send(1, kind)
-    text = "PRECONDITION_FAILED - channel is not transactional"
-    client.expect_close(406, text, (index >> 16, index & 0xFFFF))
-
-
-def test_transactions_on_a_channel_with_confirms_are_406(client: Dialogue) -> None:
-    client.call(1, commands.Confirm.Select)
-    client.send(1, commands.Tx.Select)
-    client.expect_close(406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode", (90, 10))
 
 
 # --------------------------------------------------------------------------------------------- order

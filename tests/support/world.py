@@ -29,6 +29,7 @@ class KubeMQ:
 
     def __init__(self) -> None:
         self.channels: dict[str, dict[int, Message]] = {}
+        self.is_away = False  # readers get no answer
         self._last: dict[str, int] = {}
 
     def store(self, channel: str, message: Message) -> None:
@@ -58,7 +59,7 @@ class KubeMQ:
         """Perform the lease's next step as a reader does; False when it waits."""
         lease = queue.lease
         step = lease.next_step()
-        if step.kind is StepKind.WAIT:
+        if step.kind is StepKind.WAIT or self.is_away:
             return False
         if step.kind is StepKind.BARRIER:
             lease.on_proof(())

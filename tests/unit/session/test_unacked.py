@@ -117,3 +117,21 @@ def test_it_agrees_with_a_plain_list(steps: list[tuple[str, int]]) -> None:
             assert names(unacked.take_up_to(tag)) == [known for known in model if known <= tag]
             model = [known for known in model if known > tag]
         assert len(unacked) == len(model)
+
+
+def test_what_was_taken_under_its_tag_may_be_put_back() -> None:
+    unacked = ledger(6)
+    one = unacked.take_tagged(2, multiple=False)
+    several = unacked.take_tagged(4, multiple=True)
+    assert (one, list(several)) == ({2: entry(2)}, [1, 3, 4])
+    with unknown(3):
+        unacked.take_tagged(3, multiple=True)
+    with unknown(2):
+        unacked.take_tagged(2, multiple=False)
+    unacked.take_up_to(5)
+    unacked.restore(several | one)
+    unacked.restore({})
+    assert [tag for tag, _ in unacked] == [1, 2, 3, 4, 6]
+    assert names(unacked.take_up_to(3)) == [1, 2, 3]
+    assert list(unacked.take_tagged(0, multiple=True)) == [4, 6]
+    assert unacked.take_tagged(0, multiple=True) == {}
