@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 #: Most unread messages one Get asks for.
 MAX_NEW = 1024
+#: Gets closer than this to each other read further ahead, those further apart than that do not.
+QUICK_S = 0.1
+SLOW_S = 0.5
+#: What is read beyond the free credit stays within so many bytes.
+READ_AHEAD_BYTES = 4_000_000
 #: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
 MAX_ANSWER_BYTES = 90_000_000
 #: Acknowledgements wait at most this long for a refill while something is still held; so does the proof of the last.
@@ -88,12 +93,16 @@ WAIT = Step(StepKind.WAIT)
 class Lease(Holdings):
     """One queue's reading; counts are in messages, times in monotonic seconds.
 
-    ``credit`` answers how many more messages could be delivered right now (consumers and waiting gets).
+    ``credit`` answers how many more messages could be delivered right now (consumers and waiting gets).  A busy
+    queue's Get brings up to ``read_ahead`` times that: what is read ahead goes out the moment an acknowledgement makes
+    room, without another round trip or re-read.
     """
 
-    def __init__(self, credit: Callable[[], int], now: Callable[[], float]) -> None:
+    def __init__(self, credit: Callable[[], int], now: Callable[[], float], read_ahead: int = 1) -> None:
         super().__init__(now)
         self._credit = credit
+        self._most_ahead = read_ahead
+        self._ahead = 1
         self.state = State.IDLE
         self.transaction_id = ""
         self.get_count = self.short_count = 0
@@ -127,6 +136,7 @@ class Lease(Holdings):
         if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
             counts.highest_read = self.highest_delivered = self.redelivered_upto = 0
             self._unseen.clear()
+            self._failed.clear()
             self._failed.clear()
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
@@ -162,8 +172,7 @@ class Lease(Holdings):
         return self.counts.purge_left + self._credit()
 
     def _fits(self) -> bool:
-        if self.mine_count == 0:
-            return True
+        """Whether one more fits into an answer with what is mine."""
         return self._new_cap > 0 and self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
 
     def _choose_idle(self) -> Step:
@@ -252,12 +261,22 @@ class Lease(Holdings):
         wanted = self._wanted()
         if self.counts.count > 0 and wanted > 0 and not self.ready:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
-            new = min(self.counts.count, max(wanted, mine // 2), self._new_cap, room)
+            ahead = min(wanted * self._pace(), int(READ_AHEAD_BYTES / self._average_bytes))
+            new = min(self.counts.count, max(wanted, ahead, mine // 2), self._new_cap, room)
             if mine == 0:
                 new = max(new, 1)
         self._asked = min(mine + max(new, 0), self._link_cap)
         self._get_started = self._now()
         return self._asked
+
+    def _pace(self) -> int:
+        """How many times the free credit a Get brings: more while Gets follow each other closely, 1 at first."""
+        pause_s = self._now() - self._get_started
+        if pause_s < QUICK_S:
+            self._ahead = min(self._most_ahead, self._ahead * 2)
+        elif pause_s > SLOW_S:
+            self._ahead = 1
+        return self._ahead
 
     def rest_size(self) -> int:
         """As ``get_size`` after FINISH or CLOSE: 0, unless something was handed out meanwhile: it is re-linked."""
