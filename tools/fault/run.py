@@ -11,7 +11,8 @@ import contextlib
 import json
 import signal
 import uuid
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +57,7 @@ async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
         async with Rig(scenario, folder, target) as rig:
             await run.perform(rig)
     except* (RigError, NotReady, Gone) as failed:
-        for error in failed.exceptions:
+        for error in _leaves(failed):
             ledger.note("does not run", f"{type(error).__name__}: {error}")
     for text in _bugs_in(folder / "connector.log"):
         ledger.note("bug in the log", text)
@@ -64,18 +65,24 @@ async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
     return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
 
 
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
 def _bugs_in(log: Path) -> list[str]:
-    found = []
+    """What the connector's log says of bugs, each once."""
+    found: Counter[str] = Counter()
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ():
         if line.startswith("{"):
             entry = json.loads(line)
             if entry.get("message") in BUGS:
-                found.append(
-                    f"{entry.get('message')}: {entry.get('task', '')} {str(entry.get('exception', ''))[-300:]}"
-                )
-        elif line.startswith("Traceback"):
-            found.append("a traceback on standard error")
-    return found
+                last = str(entry.get("exception", ""))[-300:]
+                found[f"{entry['message']} {entry.get('task', '')}: {last}"] += 1
+    return [f"{count} x {text}" for text, count in found.items()]
 
 
 class _Run:
