@@ -104,7 +104,7 @@ class Holdings:
             del self.held[sequence]
             self._add_settled(sequence, message)
         elif self._leaves(self.orphans, message):
-            self._acknowledged.add(sequence, message.message_id)
+            self._remember(message)
 
     def start_move(self, message: Message) -> bool:
         """A copy of this message is about to be stored; False when it was settled already."""
@@ -125,7 +125,7 @@ class Holdings:
             del self.moving[sequence]
             self._add_settled(sequence, message)
         elif self._leaves(self.departed, message):
-            self._acknowledged.add(sequence, message.message_id)
+            self._remember(message)
 
     def give_back(self, message: Message) -> None:
         """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
@@ -186,6 +186,7 @@ class Holdings:
             pile.clear()
         self.orphans.clear()
         self.departed.clear()
+        self._failed.clear()
 
     def when_flushed(self, done: Callable[[], None]) -> None:
         """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
@@ -241,8 +242,9 @@ class Holdings:
             if mine is not None:
                 self._displace(sequence, mine)
             fresh += self._take_in(sequence, message, is_counted)
-        if fresh:
-            self._average_bytes = 0.7 * self._average_bytes + 0.3 * size / len(messages)
+        if fresh:  # up at once, down slowly: an answer that is too large costs the stream
+            average = size / len(messages)
+            self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
         self.counts.on_read(fresh, messages[-1].sequence if messages else 0)
         self.reread_count += relinked
         return size
@@ -330,13 +332,16 @@ class Holdings:
 
     def _confirm(self, batch: dict[int, Message]) -> None:
         """These acknowledgements have arrived."""
-        add = self._acknowledged.add
-        for sequence, message in batch.items():
+        for message in batch.values():
             self._mine_bytes -= _cost(message)
-            add(sequence, message.message_id)
-            if self._failed:
-                self._failed.pop((sequence, message.message_id), None)
+            self._remember(message)
         self.counts.confirmed_count += len(batch)
+
+    def _remember(self, message: Message) -> None:
+        """It is done with: should it return, it is acknowledged again."""
+        self._acknowledged.add(message.sequence, message.message_id)
+        if self._failed:
+            self._failed.pop((message.sequence, message.message_id), None)
 
     def _settle_again(self, batches: list[dict[int, Message]]) -> None:
         """These acknowledgements did not arrive, or not provably: they are given again."""

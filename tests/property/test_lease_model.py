@@ -19,9 +19,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     is_shared = False
 
-    @initialize(is_lazy=st.booleans(), hides_parked=st.booleans(), is_counted=st.booleans())
-    def start(self, is_lazy: bool, hides_parked: bool, is_counted: bool) -> None:
-        self.model = LeaseModel(is_lazy=is_lazy, hides_parked=hides_parked, is_shared=self.is_shared)
+    @initialize(is_lazy=st.booleans(), hides_parked=st.booleans(), is_counted=st.booleans(), in_place=st.booleans())
+    def start(self, is_lazy: bool, hides_parked: bool, is_counted: bool, in_place: bool) -> None:
+        self.model = LeaseModel(is_lazy=is_lazy, hides_parked=hides_parked, is_shared=self.is_shared, in_place=in_place)
         if is_counted:
             self.model.begin_count()
             self.model.end_count()

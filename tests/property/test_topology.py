@@ -1,0 +1,193 @@
+"""The topology fold: any replica, from any snapshot on, in any later life, has the same state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.amqp.wire import Table
+from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
+from connector.broker.topology import (
+    VERSION,
+    ExchangeRecord,
+    Observer,
+    QueueRecord,
+    Topology,
+    binding_event,
+    decode_event,
+    encode_event,
+    exchange_declared,
+    name_event,
+    queue_declared,
+    replay,
+    unused_exchange_event,
+)
+from tests.support.broker_model import BrokerModel
+
+vhosts = st.sampled_from(["default", "other"])
+queues = st.sampled_from(["q", "r", "\udcff", "ö"])
+exchanges = st.sampled_from(["x", "y", "amq.direct"])
+tables: st.SearchStrategy[Table] = st.sampled_from([{}, {"a": ("I", 1)}, {"a": ("l", 1), "b": ("S", b"\xff")}])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> dict[str, Any]:
+    """One event of any type, also of one that nobody knows yet."""
+    vhost, queue, exchange = draw(vhosts), draw(queues), draw(exchanges)
+    kind: Kind = draw(st.sampled_from([QUEUE, EXCHANGE]))
+    destination = queue if kind == QUEUE else draw(exchanges)
+    arguments = draw(st.sampled_from([b"\0\0\0\0", b"x"]))
+    key = BindingKey(exchange, destination, draw(st.sampled_from(["k", ""])), arguments, kind)
+    durable, auto_delete = draw(st.booleans()), draw(st.booleans())
+    queue_record = QueueRecord(vhost, queue, durable=durable, auto_delete=auto_delete, arguments=draw(tables))
+    exchange_record = ExchangeRecord(vhost, exchange, "direct", durable=durable, auto_delete=auto_delete)
+    choices: list[dict[str, Any]] = [
+        queue_declared(queue_record),
+        name_event("queue.deleted", vhost, queue),
+        name_event("queue.drained", vhost, queue),
+        exchange_declared(exchange_record),
+        name_event("exchange.deleted", vhost, exchange),
+        unused_exchange_event(vhost, exchange),
+        binding_event("queue.bound", vhost, key),
+        binding_event("queue.unbound", vhost, key),
+        {"type": "from.the.future", "vhost": vhost},
+    ]
+    return draw(st.sampled_from(choices))
+
+
+class Follower(Observer):
+    """What an observer makes of the fold; every report must make sense when it comes."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, str], QueueRecord] = {}
+        self.exchanges: dict[tuple[str, str], ExchangeRecord] = {}
+        self.bindings: set[tuple[str, BindingKey]] = set()
+
+    def on_queue_created(self, record: QueueRecord) -> None:
+        assert (record.vhost, record.name) not in self.queues
+        self.queues[record.vhost, record.name] = record
+
+    def on_queue_deleted(self, record: QueueRecord) -> None:
+        assert self.queues.pop((record.vhost, record.name)) is record
+        assert not [
+            b for b in self.bindings if (b[0], b[1].kind, b[1].destination) == (record.vhost, QUEUE, record.name)
+        ]
+
+    def on_exchange_created(self, record: ExchangeRecord) -> None:
+        assert (record.vhost, record.name) not in self.exchanges
+        self.exchanges[record.vhost, record.name] = record
+
+    def on_exchange_deleted(self, record: ExchangeRecord) -> None:
+        assert self.exchanges.pop((record.vhost, record.name)) is record
+        self.bindings -= {b for b in self.bindings if (b[0], b[1].exchange) == (record.vhost, record.name)}
+
+    def on_bound(self, vhost: str, key: BindingKey) -> None:
+        assert key.kind == EXCHANGE or (vhost, key.destination) in self.queues
+        assert (vhost, key) not in self.bindings
+        self.bindings.add((vhost, key))
+
+    def on_unbound(self, vhost: str, key: BindingKey) -> None:
+        self.bindings.remove((vhost, key))
+
+
+def fold(history: list[tuple[int, dict[str, Any]]]) -> Topology:
+    topology = Topology(Observer())
+    for sequence, event in history:
+        topology.apply(sequence, event)
+    return topology
+
+
+def state(topology: Topology) -> str:
+    """Everything a snapshot keeps, order included."""
+    return json.dumps({**topology.snapshot_event(), "upto": 0})
+
+
+def wired(event: dict[str, Any]) -> dict[str, Any]:
+    """The event as it comes out of the log."""
+    back = decode_event(encode_event({"v": VERSION, "id": "i", "member": "m", **event}))
+    assert back is not None
+    return back
+
+
+histories = st.lists(events(), max_size=25).map(lambda made: [(2 * n, wired(event)) for n, event in enumerate(made, 1)])
+
+
+@given(histories, st.data())
+def test_any_snapshot_and_what_came_after_it_give_the_same_state(
+    history: list[tuple[int, dict[str, Any]]], data: st.DataObject
+) -> None:
+    """The snapshot is written later than it is computed: what came between is before it in the log.
+
+    The server forgets the beginning of the log, but nothing that the snapshot does not know.
+    """
+    taken = data.draw(st.integers(0, len(history)), label="computed after")
+    written = data.draw(st.integers(taken, len(history)), label="written after")
+    kept = data.draw(st.integers(0, taken), label="forgotten")
+    snapshot = wired(fold(history[:taken]).snapshot_event())
+    found, rest = replay(
+        [*history[kept:written], (history[written - 1][0] + 1 if written else 1, snapshot), *history[written:]]
+    )
+    assert found is snapshot
+    assert rest == history[taken:]
+    topology = Topology(Observer())
+    topology.load_snapshot(found)
+    for sequence, event in rest:
+        topology.apply(sequence, event)
+    whole = fold(history)
+    assert topology.version == whole.version
+    assert state(topology) == state(whole)
+
+
+@given(histories)
+def test_the_observer_can_follow(history: list[tuple[int, dict[str, Any]]]) -> None:
+    follower = Follower()
+    topology = Topology(follower)
+    for sequence, event in history:
+        before = state(topology)
+        changed = topology.apply(sequence, event)
+        assert changed == (state(topology) != before)
+    assert follower.queues == topology.queues
+    assert follower.exchanges == topology.exchanges
+    assert follower.bindings == set(topology.bindings)
+    assert not topology.undrained.keys() & topology.queues.keys()
+    assert topology.events_since_snapshot == 0  # state() took one
+
+
+@given(histories)
+def test_ids_are_the_creating_events(history: list[tuple[int, dict[str, Any]]]) -> None:
+    topology = fold(history)
+    for key, record in topology.queues.items():
+        declared = [n for n, e in history if e["type"] == "queue.declared" and (e["vhost"], e["name"]) == key]
+        assert record.id in declared
+    again = Topology(Observer())
+    again.load_snapshot(topology.snapshot_event())
+    assert again.queues == topology.queues
+
+
+@given(histories)
+def test_a_new_life_of_the_broker_has_the_same_durable_queues(history: list[tuple[int, dict[str, Any]]]) -> None:
+    first = BrokerModel(vhosts=("/", "other"))
+    for _, event in history:
+        first.apply_foreign({key: value for key, value in event.items() if key not in {"v", "id", "member"}})
+    first.settle()
+    second = BrokerModel(first, vhosts=("/", "other"))
+    for name, vhost in first.broker.vhosts.items():
+        durable = {queue for queue, found in vhost.queues.items() if found.record.durable}
+        assert set(second.broker.vhosts[name].queues) == durable
+    assert second.broker.topology.version == len(second.log)
+
+
+@given(st.binary(max_size=20))
+def test_what_is_not_ours_is_no_event(data: bytes) -> None:
+    assert decode_event(data) is None
+    assert decode_event(b'{"v":2,"type":"x"}') is None
+    assert decode_event(b'{"v":1}') is None
+    assert decode_event(b"[1]") is None
+
+
+@given(histories)
+def test_without_a_snapshot_everything_is_applied(history: list[tuple[int, dict[str, Any]]]) -> None:
+    assert replay(history) == (None, history)

@@ -1,0 +1,51 @@
+"""What a lease remembers when it is done with it."""
+
+from __future__ import annotations
+
+from connector.broker.acknowledged import CAPACITY, Acknowledged, Repeated
+
+
+def test_an_acknowledged_message_is_known_by_both_its_names() -> None:
+    memory = Acknowledged()
+    memory.add(7, "a")
+    assert memory.knows(7, "a")
+    assert not memory.knows(7, "b")
+    assert not memory.knows(8, "a")
+    memory.add(7, "b")  # the channel was made anew
+    assert memory.knows(7, "b")
+    assert memory.sequences() == {"b": 7}
+
+
+def test_the_memory_is_bounded_and_keeps_the_last_few_thousand() -> None:
+    memory = Acknowledged()
+    for sequence in range(1, 3 * CAPACITY + 1):
+        memory.add(sequence, str(sequence))
+    assert len(memory.sequences()) <= 2 * CAPACITY
+    assert all(memory.knows(sequence, str(sequence)) for sequence in range(2 * CAPACITY + 1, 3 * CAPACITY + 1))
+    assert not memory.knows(1, "1")
+
+
+def test_the_first_copy_seen_counts() -> None:
+    repeated = Repeated()
+    assert not repeated.is_second(1, "a")  # nobody watches
+    repeated.watch("a")
+    assert not repeated.is_second(3, "a")
+    assert not repeated.is_second(3, "a")  # read once more
+    assert repeated.is_second(4, "a")
+    repeated.watch("a")  # sent a third time
+    assert repeated.is_second(5, "a")
+
+
+def test_the_first_copy_may_have_been_read_before() -> None:
+    repeated = Repeated()
+    repeated.watch("a", 3)
+    assert not repeated.is_second(3, "a")
+    assert repeated.is_second(4, "a")
+
+
+def test_the_oldest_watched_are_forgotten() -> None:
+    repeated = Repeated()
+    for number in range(CAPACITY + 1):
+        repeated.watch(str(number), 1)
+    assert not repeated.is_second(2, "0")
+    assert repeated.is_second(2, "1")

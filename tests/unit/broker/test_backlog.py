@@ -1,0 +1,135 @@
+"""The known backlog: what raises it, what lowers it, and what a purge takes of it."""
+
+from __future__ import annotations
+
+from connector.broker.backlog import Backlog
+
+
+def stored(count: int) -> Backlog:
+    backlog = Backlog()
+    backlog.pending_count = count
+    for _ in range(count):
+        backlog.on_stored()
+    return backlog
+
+
+def test_own_stores_and_reads_are_exact() -> None:
+    backlog = stored(5)
+    backlog.on_read(2, 2)
+    assert (backlog.count, backlog.highest_read) == (3, 2)
+    backlog.on_given_back(1)
+    assert backlog.count == 4
+    backlog.on_read(4, 1)
+    assert (backlog.count, backlog.highest_read) == (0, 2)
+
+
+def test_what_is_read_before_it_is_reported_counts_when_it_is() -> None:
+    """Else the report would count it as unread, and a later Get ask for more than there is."""
+    backlog = stored(1)
+    backlog.pending_count = 2
+    backlog.on_read(2, 2)
+    assert backlog.count == 0
+    backlog.on_stored()
+    assert backlog.count == 0
+    backlog.on_stored()
+    assert backlog.count == 1
+
+
+def test_a_refusal_ends_the_doubt() -> None:
+    backlog = stored(0)
+    backlog.pending_count = 1
+    backlog.on_read(1, 1)  # a native one, as it turns out
+    backlog.on_refused()
+    backlog.pending_count = 1
+    backlog.on_stored()
+    assert backlog.count == 1
+
+
+def test_more_reads_than_known_are_no_debt() -> None:
+    backlog = stored(1)
+    backlog.on_read(5, 5)
+    assert backlog.count == 0
+    backlog.pending_count = 1
+    backlog.on_stored()
+    assert backlog.count == 1
+
+
+def test_a_short_answer_ends_the_count() -> None:
+    backlog = stored(5)
+    backlog.on_short()
+    assert backlog.count == 0
+
+
+def test_a_snapshot_raises_by_what_is_certainly_unread() -> None:
+    backlog = stored(2)
+    backlog.on_read(1, 1)
+    began = backlog.begin_snapshot(is_quiet=False)
+    backlog.pending_count = 1
+    backlog.confirmed_count += 1
+    backlog.correct(10, 10, 3, began, is_quiet=False)
+    assert backlog.count == 5  # of 10, 3 are in hand, 1 was acknowledged since, 1 may be one on its way
+
+
+def test_a_snapshot_lowers_only_when_nothing_moved() -> None:
+    backlog = stored(5)
+    busy = backlog.begin_snapshot(is_quiet=False)
+    backlog.correct(3, 5, 0, busy, is_quiet=False)
+    assert backlog.count == 5
+    quiet = backlog.begin_snapshot(is_quiet=True)
+    backlog.pending_count = 1
+    backlog.on_stored()
+    backlog.correct(3, 5, 0, quiet, is_quiet=True)
+    assert backlog.count == 6
+    quiet = backlog.begin_snapshot(is_quiet=True)
+    backlog.correct(3, 5, 0, quiet, is_quiet=False)
+    assert backlog.count == 6
+    backlog.correct(3, 5, 0, quiet, is_quiet=True)
+    assert backlog.count == 3
+    backlog.correct(3, 5, 4, quiet, is_quiet=True)
+    assert backlog.count == 0
+
+
+def test_a_purge_takes_what_is_there() -> None:
+    backlog = stored(3)
+    backlog.correct(3, 3, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.start_purge()
+    assert [backlog.takes(sequence) for sequence in (1, 2, 3, 4)] == [True, True, True, False]
+    assert backlog.purge_left == 0
+
+
+def test_a_purge_takes_nothing_that_came_later() -> None:
+    """However wrong the count: a foreign reader has taken two of five."""
+    backlog = stored(5)
+    backlog.correct(5, 5, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.start_purge()
+    assert [backlog.takes(sequence) for sequence in (1, 4, 5)] == [True, True, True]
+    assert not backlog.takes(6)
+    assert backlog.purge_left == 0
+
+
+def test_what_was_stored_since_the_count_is_purged_too() -> None:
+    backlog = stored(2)
+    backlog.correct(2, 2, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.pending_count = 1
+    backlog.on_stored()
+    backlog.start_purge()
+    assert backlog.purge_left == 3
+    assert [backlog.takes(sequence) for sequence in (1, 2, 3)] == [True] * 3
+
+
+def test_where_names_are_shared_the_count_alone_decides() -> None:
+    backlog = stored(2)
+    backlog.correct(9, None, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.on_read(7, 7)
+    backlog.start_purge()
+    assert [backlog.takes(sequence) for sequence in (100, 200, 300)] == [True, True, False]
+
+
+def test_an_exact_count_ends_a_purge_that_waits_for_more() -> None:
+    backlog = stored(5)
+    backlog.start_purge()
+    began = backlog.begin_snapshot(is_quiet=True)
+    backlog.correct(2, 5, 0, began, is_quiet=False)
+    assert backlog.purge_left == 5
+    backlog.correct(2, 5, 0, began, is_quiet=True)
+    assert (backlog.count, backlog.purge_left) == (2, 2)

@@ -1,0 +1,209 @@
+"""The broker around its queues: virtual hosts, the log's answers, QueuesInfo under mangled names, drains."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.broker import broker as broker_module
+from connector.broker.errors import NotFound
+from connector.broker.ports import ChannelInfo, TimedOut
+from connector.broker.queue import StoredQueue
+from connector.broker.requests import QueueDeclare
+from connector.broker.topology import decode_event
+from tests.support.broker_model import BrokerModel, Consumer
+
+
+@pytest.fixture
+def model() -> BrokerModel:
+    return BrokerModel()
+
+
+def stored(model: BrokerModel, name: str) -> StoredQueue:
+    queue = model.vhost.find_queue(name, None)
+    assert isinstance(queue, StoredQueue)
+    return queue
+
+
+# --------------------------------------------------------------------------------------------- virtual hosts
+def test_the_default_vhost_has_three_names(model: BrokerModel) -> None:
+    assert model.broker.virtual_host("/") is model.broker.virtual_host("") is model.broker.virtual_host("default")
+    with pytest.raises(NotFound, match=r"^vhost nope not found$"):
+        model.broker.virtual_host("nope")
+
+
+def test_a_vhost_that_the_settings_name_no_longer_keeps_its_queues() -> None:
+    first = BrokerModel(vhosts=("other",))
+    vhost = first.broker.virtual_host("other")
+    first.call(vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    second = BrokerModel(first)
+    third = BrokerModel(second, vhosts=("other",))
+    assert "q" in third.broker.virtual_host("other").queues
+
+
+# ------------------------------------------------------------------------------------------------- the log
+def test_what_waits_for_the_log_too_long_is_answered(model: BrokerModel) -> None:
+    model.hold_log = True
+    early = model.declare("q", durable=True)
+    model.now += 5.0
+    late = model.declare("r", durable=True)
+    model.broker.expire_appends(model.now - 2.0)
+    assert early.error == ("TimedOut", "the topology log did not answer in time")
+    assert not late.is_there
+    model.answer_log()  # it was written all the same
+    model.settle()
+    assert "q" in model.vhost.queues
+    assert late.value.name == "r"
+
+
+def test_a_late_failure_of_what_was_answered_changes_nothing(model: BrokerModel) -> None:
+    model.hold_log = True
+    answer = model.declare("q", durable=True)
+    event_id = model.waiting_log[0][0]
+    model.answer_log()
+    model.settle()
+    model.broker.on_append_failed(event_id, TimedOut("late"))
+    assert answer.value.name == "q"
+
+
+def test_the_log_is_followed_again_from_its_start(model: BrokerModel) -> None:
+    """After a lost link everything comes once more; what is known is skipped."""
+    model.declare("q", durable=True)
+    model.declare("q2", durable=True)
+    queue = model.vhost.find_queue("q", None)
+    for sequence, data in enumerate(model.log, 1):
+        model._apply(sequence, data)
+    model.broker.on_loaded()
+    assert model.vhost.find_queue("q", None) is queue
+
+
+def test_a_snapshot_is_written_after_many_events(model: BrokerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "SNAPSHOT_EVENTS", 4)
+    for number in range(6):
+        model.declare(f"q{number}", durable=True)
+    events = [decode_event(data) for data in model.log]
+    at = next(number for number, event in enumerate(events) if event and event["type"] == "snapshot")
+    snapshot = events[at]
+    assert snapshot is not None
+    assert [declared["name"] for declared in snapshot["queues"]] == ["q0", "q1", "q2", "q3"]
+    assert not model.broker._appending  # nobody waits for it, nothing is kept
+    del model.log[:at]  # the server has forgotten the beginning
+    model.log[:0] = [b'{"v":1,"type":"from.the.past"}'] * at
+    second = BrokerModel(model)
+    assert set(second.vhost.queues) == {f"q{number}" for number in range(6)}
+
+
+def test_many_events_without_a_snapshot_are_followed_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = BrokerModel()
+    for number in range(5):
+        first.declare(f"q{number}", durable=True)
+    monkeypatch.setattr(broker_module, "SNAPSHOT_EVENTS", 3)
+    second = BrokerModel(first)
+    last = decode_event(second.log[-1])
+    assert last is not None
+    assert last["type"] == "snapshot"
+    assert last["upto"] == 5
+
+
+# ------------------------------------------------------------------------------------- QueuesInfo, shared names
+def test_two_queues_reported_under_one_name_go_by_their_counters() -> None:
+    """QueuesInfo trims ``_QUES.``: ``tasks`` and ``tasks_`` are both reported as ``tasks``."""
+    first = BrokerModel()
+    for name, count in (("tasks", 3), ("tasks_", 5)):
+        first.declare(name, durable=True)
+        first.publish("", name, *[b"%d" % n for n in range(count)])
+    second = BrokerModel(first)
+    assert second.consume("tasks").bodies == [b"0", b"1", b"2"]
+    assert second.consume("tasks_").bodies == [b"0", b"1", b"2", b"3", b"4"]
+    second.publish("", "tasks", b"new")
+    second.publish("", "tasks_", b"new")
+    second.settle()
+    for name in ("tasks", "tasks_"):
+        queue = stored(second, name)
+        assert queue.unacked_count == len(second.stored(name))
+        assert queue.ready_count == 0
+
+
+def test_a_purge_works_where_names_are_shared() -> None:
+    first = BrokerModel()
+    for name, count in (("tasks", 30), ("tasks_", 5)):
+        first.declare(name, durable=True)
+        first.publish("", name, *[b"%d" % n for n in range(count)])
+    second = BrokerModel(first)
+    assert second.call(second.vhost.purge_queue, "tasks_", None).is_there
+    assert second.stored("tasks_") == []
+    assert len(second.stored("tasks")) == 30
+    assert second.delete("tasks").is_there
+    assert second.stored("tasks") == []
+
+
+def test_a_foreign_channel_of_the_same_reported_name(model: BrokerModel) -> None:
+    model.declare("tasks", durable=True)
+    model.store.publish_native("amqp.default.tasks_", b"other")
+    model.publish("", "tasks", b"1")
+    consumer = model.consume("tasks")
+    assert consumer.bodies == [b"1"]
+    assert stored(model, "tasks").ready_count == 0
+
+
+def test_a_native_message_wakes_a_waiting_consumer(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    consumer = model.consume("q")
+    model.store.publish_native("amqp.default.q", b"native")
+    model.settle()
+    assert consumer.bodies == [b"native"]
+
+
+def test_who_needs_a_poll(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.publish("", "q", b"1")
+    assert not model.broker.needs_poll()
+    consumer = model.consume("q", Consumer(1))
+    assert model.broker.needs_poll()
+    queue = stored(model, "q")
+    queue.remove_consumer(consumer)
+    assert model.broker.needs_poll()  # something is held
+    queue.settle(consumer.got[0])
+    model.settle()
+    assert not model.broker.needs_poll()
+
+
+def test_a_channel_that_kubemq_does_not_list_is_empty(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    queue = stored(model, "q")
+    assert model.broker.count(queue, queue.lease.begin_snapshot(), []) == 0
+    row = ChannelInfo("amqp.default.q", 7, 1, 7, 0, 1)
+    assert model.broker.count(queue, queue.lease.begin_snapshot(), [row]) == 7
+    assert model.broker.count(queue, queue.lease.begin_snapshot(), [row, row]) is None
+
+
+def test_a_second_subscriber_at_the_first_sight_makes_everything_redelivered() -> None:
+    """Somebody may hold what was counted as never handed out (design.md section 3, point 10)."""
+    first = BrokerModel()
+    first.declare("q", durable=True)
+    first.publish("", "q", b"1", b"2")
+    first.store.open_stream()
+    second = BrokerModel(first, count_is_late=True)
+    queue = stored(second, "q")
+    second.broker.count(queue, queue.lease.begin_snapshot(), [ChannelInfo("amqp.default.q", 2, 1, 2, 0, 2)])
+    second.count_is_late = False
+    assert [message.redelivered for message in second.consume("q").got] == [True, True]
+
+
+def test_lanes_are_chosen_by_name(model: BrokerModel) -> None:
+    """A channel always uses the same lane, and all are used."""
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        model.declare(name, durable=True)
+    first = {name: stored(model, name)._outbox for name in names}
+    assert len(set(map(id, first.values()))) == 2
+    for name in names:
+        model.delete(name)
+        model.declare(name, durable=True)
+        assert stored(model, name)._outbox is first[name]
+
+
+def test_a_drained_queue_is_forgotten(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.delete("q")
+    assert list(model.broker.stored_queues()) == []
+    assert model.broker.topology.undrained == {}
