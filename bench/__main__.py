@@ -35,6 +35,7 @@ _CHARTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; returns the exit code."""
     options = _parser().parse_args(arguments)
+    targets.end_in_order()
     try:
         workloads = chosen(_names(options.workloads))
         wanted = targets.available(_names(options.targets))

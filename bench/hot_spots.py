@@ -41,6 +41,7 @@ OTHER = "other"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Profile; returns the exit code."""
     options = _parser().parse_args(arguments)
+    targets.end_in_order()
     try:
         spy = _find_spy()
         (workload,) = chosen([options.workload])

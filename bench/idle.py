@@ -227,6 +227,7 @@ def _median_ms(endpoint: Endpoint, options: argparse.Namespace, jars: str) -> fl
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts at the targets; returns the exit code."""
     options = _parser().parse_args(arguments)
+    targets.end_in_order()
     _raise_limit()
     report = Report([], {}, [])
     try:

@@ -252,6 +252,7 @@ def measure(target: targets.Target, load: Load) -> Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all body sizes at all targets; returns the exit code."""
     options = _parser().parse_args(arguments)
+    targets.end_in_order()
     try:
         wanted = targets.available([name for name in options.targets.split(",") if name])
     except Skipped as error:

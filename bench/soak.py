@@ -106,6 +106,7 @@ async def _run_mixed(load: MixedLoad, sampler: Sampler, seconds: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the phases at the targets; returns the exit code."""
     options = _parser().parse_args(arguments)
+    targets.end_in_order()
     report = Report()
     try:
         phases = _phases(options.phases)

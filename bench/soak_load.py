@@ -196,7 +196,7 @@ class MixedLoad:
                 await kind(queue)
             self.tally["visits"] += 1
         except (Gone, TimeoutError) as error:
-            self._note(f"visitor: {error!r}")
+            self._note(f"visitor, {kind.__name__.strip('_')} at {queue}: {error!r}")
 
     async def _talk_to_itself(self, _queue: str) -> None:
         """An exclusive queue and messages to it, as remote calls do; leaves in order."""

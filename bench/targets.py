@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -147,6 +149,15 @@ def available(names: Iterable[str] = (), flags: Sequence[str] = ()) -> list[Targ
         if name not in there:
             raise Skipped(reasons.get(name, f"there are the targets {', '.join((EMBEDDED, *reasons))}"))
     return [there[name] for name in wanted]
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, so that what it has started is ended too."""
+
+    def on_signal(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, on_signal)
 
 
 def delete_queues(url: str, queues: Iterable[str], exchanges: Iterable[str] = ()) -> str:
