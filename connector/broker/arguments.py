@@ -147,8 +147,8 @@ def check_name(arguments: Table, name: str, label: str) -> None:
 class ConsumerArguments(NamedTuple):
     """What a consumer asks for: its priority (CO-33), and how long it may take to acknowledge (None: as its queue)."""
 
-    priority: int
-    timeout_s: float | None
+    priority: int = 0
+    timeout_s: float | None = None
 
 
 def check_consumer(arguments: Table, label: str) -> ConsumerArguments:

@@ -22,6 +22,7 @@ from connector.broker.errors import (
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, canonical_arguments
 from connector.broker.message import Message
 from connector.broker.queue import MemoryQueue, Queue, StoredQueue
+from connector.broker.replies import Replies, is_reply_name
 from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
 from connector.broker.routing import TYPES, HeaderReader, resolve, source_of, split_copies
 from connector.broker.topology import (
@@ -89,6 +90,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, Exchange] = {}
         self._shared = shared
+        self.replies = Replies(name, shared.hub)
         self._routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._creating: dict[str, list[Callable[[], None]]] = {}
@@ -142,7 +144,9 @@ class VirtualHost:
         """Resolve, and remember what depends on exchange and key alone."""
         headers = HeaderReader(header)
         queues = tuple(self.queues[name] for name in resolve(self, exchange, routing_key, headers, copies))
-        if copies or headers.was_read:
+        if not exchange and len(self.replies):
+            queues += self.replies.find((routing_key, *copies))
+        if copies or headers.was_read or is_reply_name(routing_key):
             return queues
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
@@ -190,6 +194,9 @@ class VirtualHost:
 
     def _declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
         name = request.name = request.name.replace("\r", "").replace("\n", "")
+        if is_reply_name(name):
+            done(self.replies.declare(name) or NotFound(f"no {self._label('queue', name)}"))
+            return
         if request.passive:
             self._answer_declare(self.find_queue(name, owner), done)
             return
@@ -322,7 +329,9 @@ class VirtualHost:
 
     def on_unused(self, queue: Queue) -> None:
         """An auto-delete queue lost its last consumer (QU-06)."""
-        if queue.is_stored:
+        if is_reply_name(queue.name):
+            self.replies.close(queue)
+        elif queue.is_stored:
             self._shared.append(name_event("queue.deleted", self.name, queue.name), lambda _result: None)
         else:
             self._remove_local(queue)

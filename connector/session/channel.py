@@ -114,6 +114,7 @@ class Channel:
         "prefetch",
         "prefetch_count",
         "publishes",
+        "replies",
         "tx",
         "unacked",
         "vhost",
@@ -129,6 +130,7 @@ class Channel:
         self.publishes = PublishLedger(self, connection.in_flight, connection.counters, confirming=False)
         self.tx: tx.Transaction | None = None
         self.consumers: dict[str, consume.Consumer] = {}
+        self.replies: consume.Consumer | None = None  # the one that direct replies go to
         self.prefetch_count = 0  # of each consumer made from now on
         self.prefetch = Prefetch(0)  # of all consumers together
         self._offers = 0

@@ -17,14 +17,13 @@ from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok
 from connector.amqp.header_edits import with_number
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
-from connector.broker.arguments import check_consumer
+from connector.broker.arguments import ConsumerArguments, check_consumer
+from connector.broker.replies import REPLY_TO
 from connector.session.prefetch import Prefetch
-from connector.session.publish import REPLY_TO
 from connector.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from connector.amqp.wire import Table
-    from connector.broker.arguments import ConsumerArguments
     from connector.broker.message import Message
     from connector.session.channel import Channel
     from connector.session.ports import Queue
@@ -244,24 +243,38 @@ def on_basic_qos(channel: Channel, method: commands.Basic.Qos) -> None:
 def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
     """Attach a consumer; its first delivery follows consume-ok."""
     tag = method.consumer_tag
-    if tag in channel.consumers:
+    is_for_replies = method.queue == REPLY_TO
+    if tag in channel.consumers and not (is_for_replies and channel.consumers[tag] is channel.replies):
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-    if method.queue == REPLY_TO:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
-    queue = channel.vhost.find_queue(channel.queue_name(method.queue), channel.connection)
+    if is_for_replies:
+        queue, arguments = _reply_queue(channel, method), ConsumerArguments()
+    else:
+        queue = channel.vhost.find_queue(channel.queue_name(method.queue), channel.connection)
+        arguments = check_consumer(cast("Table", method.arguments), queue.label)
     consumer = Consumer(
         channel,
         queue,
         tag or _server_tag(),
         no_ack=bool(method.no_ack),
         exclusive=bool(method.exclusive),
-        arguments=check_consumer(cast("Table", method.arguments), queue.label),
+        arguments=arguments,
     )
     queue.add_consumer(consumer)
     channel.consumers[consumer.tag] = consumer
     channel.ack_timeout.expect(consumer.timeout_s, queue)
+    if is_for_replies:
+        channel.replies = consumer
     if not method.nowait:
         channel.reply(build(commands.Basic.ConsumeOk, consumer_tag=consumer.tag))
+
+
+def _reply_queue(channel: Channel, method: commands.Basic.Consume) -> Queue:
+    """A new address for direct replies; one per channel, and nothing to acknowledge (EX-14)."""
+    if not method.no_ack:
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.replies is not None:
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+    return channel.vhost.replies.open()
 
 
 def _server_tag() -> str:
@@ -274,6 +287,8 @@ def on_basic_cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
     tag = cast("str", method.consumer_tag)
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
+        if consumer is channel.replies:
+            channel.replies = None
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(build(commands.Basic.CancelOk, consumer_tag=tag))

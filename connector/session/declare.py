@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pamqp import commands
 
-from connector.amqp.errors import AmqpError
 from connector.amqp.methods import build
-from connector.amqp.reply_codes import ReplyCode
 from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
-from connector.session.publish import REPLY_TO
 
 if TYPE_CHECKING:
     from pamqp.base import Frame
@@ -88,8 +85,6 @@ def on_exchange_unbind(channel: Channel, method: commands.Exchange.Unbind) -> No
 # --------------------------------------------------------------------------------------------- queues
 def on_queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     """Declare, or ask for the counts; the channel remembers the name (QU-02)."""
-    if method.queue == REPLY_TO:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
     request = QueueDeclare(
         name=_clean(method.queue),
         passive=bool(method.passive),

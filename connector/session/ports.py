@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class Queue(Protocol):
     """A queue as one client uses it."""
 
+    name: str
     consumer_timeout_s: float | None  #: time to acknowledge a delivery; 0 for no limit, None for the connector's
 
     @property
@@ -56,12 +57,23 @@ class Queue(Protocol):
 Queues: TypeAlias = tuple[Any, ...]
 
 
+class Replies(Protocol):
+    """The addresses of direct reply-to in one virtual host."""
+
+    def open(self) -> Queue:
+        """A new address: the name of a queue for one consumer, which goes with it."""
+
+
 class VirtualHost(Protocol):
     """One virtual host; slow operations call ``done`` once, now or later, with the result or an exception."""
 
     @property
     def name(self) -> str:
         """The name shown to clients."""
+
+    @property
+    def replies(self) -> Replies:
+        """Where direct replies go."""
 
     def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes, receipt: Receipt, token: int) -> int:
         """Route; returns to how many queues, so many results follow.  Raises NotFound, AccessRefused."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_return
 from connector.amqp.header import parse
+from connector.amqp.header_edits import with_reply_to
 from connector.amqp.reply_codes import ReplyCode
+from connector.broker.replies import REPLY_TO
 from connector.broker.routing import split_copies
 from mapping.policy import parse_expiration
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 MANDATORY, IMMEDIATE = 1, 2
 
-#: The address that asks for a direct reply (not built).
-REPLY_TO = "amq.rabbitmq.reply-to"
 _REPLY_TO = REPLY_TO.encode()
 
 #: transient and persistent
@@ -47,7 +47,7 @@ class Outgoing(NamedTuple):
 def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
     """Check, number, route; ``bits`` are MANDATORY and IMMEDIATE."""
     if header != channel.checked_header:
-        check_header(channel, header)
+        header = check_header(channel, header)
     if bits & IMMEDIATE:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
     counters = channel.counters
@@ -106,14 +106,17 @@ def on_content_too_large(channel: Channel, size: int) -> None:
     raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
 
 
-def check_header(channel: Channel, header: bytes) -> None:
-    """Refuse what RabbitMQ refuses, and what is not built; remember the header when it is good.
+def check_header(channel: Channel, header: bytes) -> bytes:
+    """Refuse what RabbitMQ refuses, and what is not built; return the header to send.
 
-    Raises 502 malformed, 406 invalid, 540 for per-message expiration and direct reply-to.
+    That is the same, and is remembered, unless it asks for a direct reply.  Raises 502 malformed, 406 invalid, 540 for
+    per-message expiration.
     """
     properties = parse(header)
     if properties.reply_to == _REPLY_TO:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "direct reply-to is not supported")
+        if channel.replies is None:
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, "fast reply consumer does not exist")
+        header = with_reply_to(properties, channel.replies.queue.name)
     if properties.user_id is not None:
         _check_user(channel, properties.user_id)
     if properties.expiration is not None:
@@ -121,7 +124,9 @@ def check_header(channel: Channel, header: bytes) -> None:
     if properties.delivery_mode not in _DELIVERY_MODES:
         reason = f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
-    channel.checked_header = header
+    if header is properties.raw:
+        channel.checked_header = header
+    return header
 
 
 def _check_user(channel: Channel, user_id: bytes) -> None:

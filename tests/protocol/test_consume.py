@@ -524,11 +524,6 @@ def test_invalid_arguments_of_a_consumer_are_406(client: Dialogue, arguments: di
     client.expect_close(406, f"PRECONDITION_FAILED - invalid arg '{text}", (60, 20))
 
 
-def test_direct_reply_to_is_not_built(client: Dialogue) -> None:
-    client.send(1, commands.Basic.Consume, queue="amq.rabbitmq.reply-to", no_ack=True)
-    client.expect_connection_close(540, "NOT_IMPLEMENTED - direct reply-to is not supported", (60, 20))
-
-
 # --------------------------------------------------------------------------------------------- single active consumer
 SINGLE = {"x-single-active-consumer": True}
 

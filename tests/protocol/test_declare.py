@@ -175,11 +175,6 @@ def test_reserved_names_are_403(client: Dialogue, kind: type, fields: dict[str, 
             {"queue": "q", "arguments": {"x-message-ttl": 1000}},
             "NOT_IMPLEMENTED - queue argument 'x-message-ttl' is not supported",
         ),
-        (
-            commands.Queue.Declare,
-            {"queue": "amq.rabbitmq.reply-to", "passive": True},
-            "NOT_IMPLEMENTED - direct reply-to is not supported",
-        ),
     ],
 )
 def test_what_is_not_built_is_540(client: Dialogue, kind: type, fields: dict[str, object], text: str) -> None:

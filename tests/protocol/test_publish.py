@@ -167,12 +167,6 @@ def test_anothers_user_id_is_406(client: Dialogue) -> None:
     client.expect_close(406, text, (60, 40))
 
 
-def test_a_direct_reply_address_is_not_built(client: Dialogue) -> None:
-    client.publish(1, "k", reply_to="amq.gen-1").expect_nothing()
-    client.publish(1, "k", reply_to="amq.rabbitmq.reply-to")
-    client.expect_connection_close(540, "NOT_IMPLEMENTED - direct reply-to is not supported", (60, 40))
-
-
 @spec("RabbitMQ, max_message_size", "The size announced in the header counts, before the body is gathered.")
 def test_a_message_that_is_too_large_is_406(world: World) -> None:
     client = Dialogue(world, max_body_bytes=1000).shake_hands(channels=(1, 2))

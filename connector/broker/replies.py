@@ -1,0 +1,61 @@
+"""Direct reply-to: the addresses of consumers that wait for replies without having declared a queue (EX-14).
+
+Owns the addresses of one virtual host.  Behind each is a queue in memory that nobody else can name: it is reached
+through the default exchange only, and goes with its consumer.  Texts and counts are RabbitMQ 3.10's.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import TYPE_CHECKING
+
+from connector.broker.queue import MemoryQueue
+from connector.broker.requests import DeclaredQueue
+from connector.broker.topology import QueueRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from connector.broker.queue import Hub, Queue
+
+#: What a client consumes from, and puts into reply_to, to be given an address; addresses begin with it and a dot.
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def is_reply_name(name: str) -> bool:
+    """True for names that are never those of a queue."""
+    return name.startswith(REPLY_TO)
+
+
+class Replies:
+    """The addresses in use."""
+
+    def __init__(self, vhost: str, hub: Hub) -> None:
+        self._vhost = vhost
+        self._hub = hub
+        self._queues: dict[str, MemoryQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def open(self) -> Queue:
+        """A new address, with the queue that its one consumer is to be attached to; it is the queue's name."""
+        token = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
+        record = QueueRecord(self._vhost, f"{REPLY_TO}.{token}", auto_delete=True)
+        queue = self._queues[record.name] = MemoryQueue(record, self._hub)
+        return queue
+
+    def close(self, queue: Queue) -> None:
+        """Its consumer is gone: what comes now has no route."""
+        if self._queues.pop(queue.name, None) is not None:
+            queue.close(lambda: None)
+
+    def find(self, routing_keys: Iterable[str]) -> tuple[Queue, ...]:
+        """The queues behind those of the keys that are addresses in use."""
+        queues = self._queues
+        return tuple([queues[key] for key in routing_keys if key in queues])
+
+    def declare(self, name: str) -> DeclaredQueue | None:
+        """What a declaration of a reply name says; None when there is no such address."""
+        return DeclaredQueue(name, 0, 1) if name == REPLY_TO or name in self._queues else None
