@@ -24,6 +24,7 @@ from connector.broker.topology import (
     Topology,
     encode_event,
     name_event,
+    queue_deleted,
     replay,
 )
 from connector.broker.vhost import VirtualHost
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: A snapshot of the topology is written after so many events.
 SNAPSHOT_EVENTS = 1000
+#: A deletion of what an earlier life left over is tried again after this.
+LEFTOVER_RETRY_S = 0.5
 DEFAULT_VHOST = "default"
 #: What QueuesInfo would say of a channel that it does not list.
 _NO_CHANNEL = ChannelInfo("", 0, 0, 0, 0, 0)
@@ -88,6 +91,7 @@ class Broker(Observer):
         self.topology = Topology(self)
         self.outboxes = [Outbox(lambda lane=lane: hooks.wake_lane(lane)) for lane in range(settings.lanes)]  # type: ignore[misc]
         self.is_loaded = False
+        self.leftover_count = 0  # non-durable things of an earlier life that are not deleted yet
         self._hooks = hooks
         self._ids = MessageIds(self.replica)
         self.next_message_id = self._ids.next
@@ -97,6 +101,7 @@ class Broker(Observer):
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._by_reported_name: dict[str, list[StoredQueue]] = {}
+        self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
         #: by the label of ``mapping.names``: "/", "" and "default" are one
         self.vhosts: dict[str, VirtualHost] = {}
         for name in (DEFAULT_VHOST, *settings.vhosts):
@@ -116,6 +121,8 @@ class Broker(Observer):
         if not queue.is_dirty:
             queue.is_dirty = True
             self._dirty.append(queue)
+            if isinstance(queue, StoredQueue):
+                self._active[queue] = None
 
     def dispatch(self) -> None:
         """Hand out ready messages of every dirty queue; what that makes dirty too."""
@@ -145,7 +152,7 @@ class Broker(Observer):
     def needs_poll(self) -> bool:
         """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
         return any(
-            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self.stored_queues()
+            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self._active
         )
 
     def stored_queues(self) -> Iterator[StoredQueue]:
@@ -153,8 +160,8 @@ class Broker(Observer):
         return (queue for group in self._by_reported_name.values() for queue in group)
 
     def begin_snapshot(self) -> list[tuple[StoredQueue, Snapshot]]:
-        """Note every lease's counters: a QueuesInfo call begins."""
-        return [(queue, queue.lease.begin_snapshot()) for queue in self.stored_queues()]
+        """Note the counters of every lease that is not idle: a QueuesInfo call begins."""
+        return [(queue, queue.lease.begin_snapshot()) for queue in self._active]
 
     def on_snapshot(self, began: list[tuple[StoredQueue, Snapshot]], rows: list[ChannelInfo]) -> None:
         """QueuesInfo has answered: correct every lease's known backlog.
@@ -165,10 +172,22 @@ class Broker(Observer):
         found: dict[str, list[ChannelInfo]] = {}
         for row in rows:
             found.setdefault(row.name, []).append(row)
+        seen = set()
         for queue, mark in began:
-            self._count(queue, mark, found.get(names.reported_name(queue.kubemq_channel), []))
+            name = names.reported_name(queue.kubemq_channel)
+            seen.add(name)
+            self._count(queue, mark, found.get(name, []))
             if queue.lease.backlog:
                 self.mark_dirty(queue)
+            elif queue.is_idle:
+                self._active.pop(queue, None)
+        for name in found.keys() - seen:  # what natives have put into queues that were idle
+            candidates = found[name]
+            for queue in self._by_reported_name.get(name, ()):
+                if queue not in self._active:
+                    self._count(queue, queue.lease.begin_snapshot(), candidates)
+                    if queue.lease.backlog:
+                        self._active[queue] = None
 
     def count(self, queue: StoredQueue, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
         """As ``on_snapshot`` for one queue; returns what is waiting, None when the reported name is shared."""
@@ -193,6 +212,7 @@ class Broker(Observer):
         outbox = self.outboxes[crc32(channel.encode("utf-8")) % len(self.outboxes)]
         queue = StoredQueue(record, self, channel, outbox)
         self._by_reported_name.setdefault(names.reported_name(channel), []).append(queue)
+        self._active[queue] = None
         return queue
 
     # ------------------------------------------------------------------ the topology log
@@ -257,12 +277,29 @@ class Broker(Observer):
         self.is_loaded = True
         for vhost, name in list(self.topology.undrained):
             self.drain(self.stored_queue(QueueRecord(vhost, name)))
-        for queue in [record for record in self.topology.queues.values() if not record.durable]:
-            self.append(name_event("queue.deleted", queue.vhost, queue.name), lambda _result: None)
-        for exchange in [record for record in self.topology.exchanges.values() if not record.durable]:
-            self.append(name_event("exchange.deleted", exchange.vhost, exchange.name), lambda _result: None)
+        for event in (
+            *[queue_deleted(queue) for queue in self.topology.queues.values() if not queue.durable],
+            *[
+                name_event("exchange.deleted", exchange.vhost, exchange.name)
+                for exchange in self.topology.exchanges.values()
+                if not exchange.durable
+            ],
+        ):
+            self.leftover_count += 1
+            self._drop_leftover(event)
         if self.topology.events_since_snapshot >= SNAPSHOT_EVENTS:
             self.write_snapshot()
+
+    def _drop_leftover(self, event: dict[str, Any]) -> None:
+        """Delete what does not survive a restart; nobody may use it before it is gone, so never give up."""
+
+        def answer(result: object) -> None:
+            if isinstance(result, Exception):
+                self._hooks.call_later(LEFTOVER_RETRY_S, lambda: self._drop_leftover(event))
+            else:
+                self.leftover_count -= 1
+
+        self.append(event, answer)
 
     def write_snapshot(self) -> None:
         """Write the whole state into the log, so that its beginning may be forgotten."""
@@ -280,6 +317,7 @@ class Broker(Observer):
         group = self._by_reported_name.get(names.reported_name(queue.kubemq_channel), [])
         if queue in group:
             group.remove(queue)
+        self._active.pop(queue, None)
 
         def answer(_result: object) -> None:
             for done in self._draining.pop(key, []):

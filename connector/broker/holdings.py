@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from connector.broker.acknowledged import Acknowledged, Repeated
 from connector.broker.backlog import Backlog
 from connector.broker.proofs import Proofs
+from mapping.message_ids import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,6 +52,7 @@ class Holdings:
         self.counts = Backlog()
         self.repeated = Repeated()
         self.redelivered_upto = 0
+        self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
         self.highest_delivered = 0
         self.reread_count = 0
         self._acknowledged = Acknowledged()
@@ -258,6 +260,8 @@ class Holdings:
             return is_counted
         if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
             return is_counted
+        if sequence <= self.inherited_upto and is_ours(message.message_id):  # natives may use an id twice
+            self.repeated.watch(message.message_id)
         if self.repeated.is_second(sequence, message.message_id) or is_purged:
             self._add_settled(sequence, message)
             return True

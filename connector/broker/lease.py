@@ -121,6 +121,21 @@ class Lease(Holdings):
         """True when the known backlog is all there is: no Get and no recount is under way."""
         return self.state is State.IDLE or self.state is State.OPEN
 
+    @property
+    def is_full(self) -> bool:
+        """True when what consumers hold leaves no room for one more in an answer: nothing is read until they settle."""
+        return not self._fits()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing is mine, on its way or known to be there."""
+        counts = self.counts
+        return (
+            self.state is State.IDLE
+            and counts.known_at > NEVER
+            and not (counts.count or counts.pending_count or self.mine_count or self.sent)
+        )
+
     # ------------------------------------------------------------------ the known backlog
 
     def begin_snapshot(self) -> Snapshot:
@@ -152,6 +167,7 @@ class Lease(Holdings):
             return
         upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
+        self.inherited_upto = last_sequence
 
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)

@@ -370,6 +370,11 @@ class StoredQueue(Queue):
         self._store_waiters: deque[tuple[int, Callable[[], None]]] = deque()
 
     @property
+    def is_idle(self) -> bool:
+        """True when nothing is known to be in the channel and nobody waits: only a native producer can change that."""
+        return not (self.consumers or self._gets or self.is_deleted or self.is_dirty) and self.lease.is_idle
+
+    @property
     def ready_count(self) -> int:
         """Read and undelivered, plus the known backlog."""
         return self.lease.ready_count
@@ -389,7 +394,7 @@ class StoredQueue(Queue):
         """As above; then the reader may have acks to send or messages to fetch."""
         super().dispatch()
         lease = self.lease
-        if self._gets and not lease.ready and lease.backlog == 0 and lease.is_at_rest:
+        if self._gets and not lease.ready and (lease.backlog == 0 or lease.is_full) and lease.is_at_rest:
             gets, self._gets = self._gets, deque()
             for get in gets:
                 get(None)

@@ -124,6 +124,11 @@ def name_event(kind: str, vhost: str, name: str) -> dict[str, Any]:
     return {"type": kind, "vhost": vhost, "name": name}
 
 
+def queue_deleted(record: QueueRecord) -> dict[str, Any]:
+    """``queue.deleted`` of exactly this queue: one of its name that is declared later stays."""
+    return {**name_event("queue.deleted", record.vhost, record.name), "queue_id": record.id}
+
+
 def unused_exchange_event(vhost: str, name: str) -> dict[str, Any]:
     """``exchange.deleted``, but only if nothing is bound to it when the event is applied."""
     return {**name_event("exchange.deleted", vhost, name), "if_unused": True}
@@ -191,7 +196,7 @@ class Topology:
     def _queue_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
         record = self.queues.get(key)
-        if record is None:
+        if record is None or event.get("queue_id", record.id) != record.id:
             return False
         for binding in list(self._to.get((key[0], QUEUE, key[1]), ())):
             self._drop_binding(key[0], binding)

@@ -32,6 +32,7 @@ from connector.broker.topology import (
     exchange_declared,
     name_event,
     queue_declared,
+    queue_deleted,
     unused_exchange_event,
 )
 
@@ -294,7 +295,7 @@ class VirtualHost:
             self._remove_local(queue)
             self._settle(lambda: done(count))
         else:
-            event = name_event("queue.deleted", self.name, queue.name)
+            event = queue_deleted(queue.record)
             self._shared.append(event, lambda result: self._after_delete(queue.name, count, result, done))
 
     def _after_delete(self, name: str, count: int, result: object, done: Done) -> None:
@@ -332,7 +333,7 @@ class VirtualHost:
         if is_reply_name(queue.name):
             self.replies.close(queue)
         elif queue.is_stored:
-            self._shared.append(name_event("queue.deleted", self.name, queue.name), lambda _result: None)
+            self._shared.append(queue_deleted(queue.record), lambda _result: None)
         else:
             self._remove_local(queue)
 

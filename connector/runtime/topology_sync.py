@@ -65,7 +65,7 @@ class TopologySync:
                     pause_s = MIN_PAUSE_S
                     self.is_following = True
                     self._broker.on_loaded()
-                    self.loaded.set()
+                    self._check_loaded()
                     self._settle()
             except StoreError as error:
                 log.warning("topology log interrupted", error=str(error))
@@ -79,7 +79,13 @@ class TopologySync:
             log.warning("unreadable topology event", sequence=sequence)
             return
         self._broker.on_event(sequence, event)
+        self._check_loaded()
         self._settle()
+
+    def _check_loaded(self) -> None:
+        """Serve only when what does not survive a restart is gone."""
+        if self._broker.is_loaded and not self._broker.leftover_count:
+            self.loaded.set()
 
     async def run_snapshots(self) -> None:
         """Rewrite the state now and then, so that retention never forgets a queue that still exists."""
