@@ -18,7 +18,7 @@ MAX_RECEIVE_COUNT = 1024
 """KubeMQ's own default, sent explicitly (0 means the same).  Closing a transaction counts no receive, so only a native
 consumer's NAck comes near it; a server set to less refuses a higher one: see ``ServerCaps.max_receive_count``."""
 
-_EXPIRATION = re.compile(rb"[+-]?[0-9]+")
+_EXPIRATION = re.compile(rb"([+-]?[0-9]+)(.*)", re.DOTALL)
 
 
 def parse_expiration(text: bytes) -> int | None:
@@ -26,10 +26,21 @@ def parse_expiration(text: bytes) -> int | None:
 
     Decimal digits, nothing around them but a sign; 0..MAX_EXPIRATION_MS.
     """
-    if _EXPIRATION.fullmatch(text) is None:
-        return None
-    value_ms = int(text)
-    return value_ms if 0 <= value_ms <= MAX_EXPIRATION_MS else None
+    return None if invalid_expiration(text) else int(text)
+
+
+def invalid_expiration(text: bytes) -> str:
+    """Return what RabbitMQ finds wrong with an ``expiration``, as its term; empty when it is valid."""
+    found = _EXPIRATION.fullmatch(text)
+    if found is None:
+        return "no_integer"
+    digits, rest = found.groups()
+    if rest:
+        quoted = rest.decode("utf-8", "replace").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'{{leftover_string,"{quoted}"}}'
+    if int(digits) < 0:
+        return f"{{value_negative,{int(digits)}}}"
+    return f"{{value_too_large,{int(digits)}}}" if int(digits) > MAX_EXPIRATION_MS else ""
 
 
 def expiration_text(value_ms: int) -> bytes:

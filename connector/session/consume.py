@@ -244,12 +244,13 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
     """Attach a consumer; its first delivery follows consume-ok."""
     tag = method.consumer_tag
     is_for_replies = method.queue == REPLY_TO
+    name = channel.queue_name(method.queue)  # RabbitMQ misses the queue declared last before it looks at the tag
     if tag in channel.consumers and not (is_for_replies and channel.consumers[tag] is channel.replies):
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if is_for_replies:
         queue, arguments = _reply_queue(channel, method), ConsumerArguments()
     else:
-        queue = channel.vhost.find_queue(channel.queue_name(method.queue), channel.connection)
+        queue = channel.vhost.find_queue(name, channel.connection)
         arguments = check_consumer(cast("Table", method.arguments), queue.label)
     consumer = Consumer(
         channel,

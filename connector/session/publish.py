@@ -15,7 +15,7 @@ from connector.amqp.header_edits import with_reply_to
 from connector.amqp.reply_codes import ReplyCode
 from connector.broker.replies import REPLY_TO
 from connector.broker.routing import split_copies
-from mapping.policy import parse_expiration
+from mapping.policy import invalid_expiration
 
 if TYPE_CHECKING:
     from connector.session.channel import Channel
@@ -139,7 +139,7 @@ def _check_user(channel: Channel, user_id: bytes) -> None:
 
 
 def _check_expiration(expiration: bytes) -> None:
-    if parse_expiration(expiration) is None:
-        reason = f"invalid expiration '{expiration.decode('utf-8', 'replace')}'"
+    if problem := invalid_expiration(expiration):
+        reason = f"invalid expiration '{expiration.decode('utf-8', 'replace')}': {problem}"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
     raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "per-message expiration is not supported")

@@ -411,6 +411,14 @@ def test_consumer_tags(client: Dialogue) -> None:
     client.expect_connection_close(530, text, (60, 20))
 
 
+def test_the_missing_queue_is_noticed_before_the_tag_in_use(client: Dialogue) -> None:
+    client.call(2, commands.Channel.Open)
+    queue = client.declare("", 2)
+    client.consume(queue, "same")
+    client.send(1, commands.Basic.Consume, queue="", consumer_tag="same")
+    client.expect_close(404, "NOT_FOUND - no previously declared queue", (60, 20))
+
+
 def test_consumers_take_turns(client: Dialogue) -> None:
     queue = client.declare()
     for tag in ("a", "b", "c"):

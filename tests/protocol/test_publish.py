@@ -147,10 +147,22 @@ def test_another_delivery_mode_is_406(client: Dialogue, mode: int) -> None:
     client.expect_close(406, text, (60, 40))
 
 
-@pytest.mark.parametrize("text", ["-2408", "1.5", "later", "", " 5", "0x10", "99999999999999999999", "31536000000000"])
-def test_an_invalid_expiration_is_406(client: Dialogue, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("-2408", "{value_negative,-2408}"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("later", "no_integer"),
+        ("", "no_integer"),
+        (" 5", "no_integer"),
+        ("0x10", '{leftover_string,"x10"}'),
+        ('1"2', '{leftover_string,"\\"2"}'),
+        ("31536000000000", "{value_too_large,31536000000000}"),
+    ],
+)
+def test_an_invalid_expiration_is_406(client: Dialogue, text: str, term: str) -> None:
     client.publish(1, "k", expiration=text)
-    client.expect_close(406, f"PRECONDITION_FAILED - invalid expiration '{text}'", (60, 40))
+    client.expect_close(406, f"PRECONDITION_FAILED - invalid expiration '{text}': {term}", (60, 40))
 
 
 def test_a_valid_expiration_is_not_built(client: Dialogue) -> None:
