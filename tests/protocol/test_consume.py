@@ -412,7 +412,6 @@ def test_consumer_tags(client: Dialogue) -> None:
 
 
 def test_the_missing_queue_is_noticed_before_the_tag_in_use(client: Dialogue) -> None:
-    client.call(2, commands.Channel.Open)
     queue = client.declare("", 2)
     client.consume(queue, "same")
     client.send(1, commands.Basic.Consume, queue="", consumer_tag="same")
