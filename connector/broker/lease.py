@@ -124,16 +124,14 @@ class Lease(Holdings):
     @property
     def is_full(self) -> bool:
         """True when what consumers hold leaves no room for one more in an answer: nothing is read until they settle."""
-        return not self._fits()
+        return self.mine_count > 0 and not self._fits()
 
     @property
     def is_idle(self) -> bool:
-        """True when nothing is mine, on its way or known to be there."""
+        """True when nothing is mine, on its way, waited for or known to be there."""
         counts = self.counts
-        return (
-            self.state is State.IDLE
-            and counts.known_at > NEVER
-            and not (counts.count or counts.pending_count or self.mine_count or self.sent)
+        return counts.known_at > NEVER and not (
+            self.wants_reader() or counts.count or counts.pending_count or counts.purge_left
         )
 
     # ------------------------------------------------------------------ the known backlog

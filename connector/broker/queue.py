@@ -499,13 +499,17 @@ class StoredQueue(Queue):
     def _when_counted_since(self, moment: float, done: Callable[[], None]) -> None:
         """Call ``done`` after a snapshot later than that moment, however long it takes."""
 
+        def ask() -> None:
+            self._hub.mark_dirty(self)  # idle queues are not counted
+            self._hub.refresh_counts(check)
+
         def check() -> None:
             if self.lease.counts.known_at > moment:
                 done()
             else:
-                self._hub.refresh_counts(check)
+                ask()
 
-        self._hub.refresh_counts(check)
+        ask()
 
     def purge(self, done: Callable[[int], None]) -> None:
         """Through the lease: read and acknowledge up to the backlog of this moment (KI-13).

@@ -252,6 +252,34 @@ def test_the_reader_is_wanted_while_somebody_waits_for_proof() -> None:
     assert bench.lease.wants_reader()
 
 
+def test_idle_is_when_nothing_is_mine_on_its_way_or_there() -> None:
+    assert not Bench(is_counted=False).lease.is_idle
+    bench = Bench()
+    assert bench.lease.is_idle
+    bench.lease.counts.pending_count = 1
+    assert not bench.lease.is_idle
+    bench.lease.counts.on_stored()
+    assert not bench.lease.is_idle
+    bench.lease.purge(lambda: None)
+    bench.lease.counts.on_short()
+    assert not bench.lease.is_idle  # the purge is not over
+    bench.count(0)
+    assert bench.lease.is_idle
+    bench.lease.on_event(Event.LOST)
+    assert not bench.lease.is_idle
+
+
+def test_full_is_when_one_more_would_be_too_much() -> None:
+    bench = Bench(2)
+    bench.credit = 1
+    bench.open(1)
+    assert not bench.lease.is_full
+    bench.lease._average_bytes = 2.0 * MAX_ANSWER_BYTES
+    assert bench.lease.is_full
+    bench.lease.held.clear()
+    assert not bench.lease.is_full  # one can always be read
+
+
 # --------------------------------------------------------------------------------------------- open
 def test_nothing_is_done_while_everything_is_held() -> None:
     bench = Bench(2)
@@ -548,14 +576,19 @@ def test_too_much_of_ones_own_is_linked_in_parts() -> None:
 
 
 def test_streams_are_renewed() -> None:
-    lease = Bench().lease
-    assert not lease.is_recycle_due
+    bench = Bench()
+    lease = bench.lease
+
+    def is_due() -> bool:
+        return lease.is_recycle_due
+
+    assert not is_due()
     lease._stream_gets = RECYCLE_GETS
-    assert lease.is_recycle_due
+    assert is_due()
     lease.stream_renewed()
-    assert not lease.is_recycle_due
+    assert not is_due()
     lease._stream_bytes = RECYCLE_BYTES
-    assert lease.is_recycle_due
+    assert is_due()
 
 
 # --------------------------------------------------------------------------------------------- coming back
@@ -651,6 +684,22 @@ def test_first_sight_marks_what_an_earlier_life_may_have_delivered() -> None:
     bench.credit = 6
     bench.get(*range(1, 7))
     assert [m.redelivered for m in bench.lease.ready] == [True] * 4 + [False] * 2
+
+
+def test_twins_of_an_earlier_life_are_known() -> None:
+    """What it stored again after an unknown result lies there twice; natives may use an id twice."""
+    bench = Bench(is_counted=False)
+    bench.lease.on_first_sight(1, 4, 0, 1)
+    bench.count(5, 4)
+    bench.credit = 9
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.get_size()
+    bench.lease.on_event(Event.GET_SENT)
+    ours, native = "~0123456789ab.1", "native"
+    twins = [message(n, message_id) for n, message_id in enumerate((ours, native, ours, native, ours), 1)]
+    bench.lease.on_answer(Answer("t", twins))
+    assert [m.sequence for m in bench.lease.ready] == [1, 2, 4]
+    assert sorted(bench.lease.settled) == [3, 5]
 
 
 @pytest.mark.parametrize(("delivered", "subscribers", "upto"), [(0, 1, 0), (3, 1, 3), (99, 1, 5), (0, 2, 5)])

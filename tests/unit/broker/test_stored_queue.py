@@ -311,3 +311,14 @@ def test_drain_empties_what_natives_add_meanwhile(model: BrokerModel, queue: Sto
     model.settle()
     assert answer.value == 10
     assert model.stored("q") == []
+
+
+@pytest.mark.parametrize("operation", ["purge", "delete"])
+def test_an_idle_queue_without_a_channel_is_counted_too(model: BrokerModel, queue: StoredQueue, operation: str) -> None:
+    """QueuesInfo lists no channel before its first message, and idle queues are left out of the comparison."""
+    model.settle(seconds=5.0)
+    assert queue.is_idle
+    if operation == "purge":
+        assert model.call(model.vhost.purge_queue, "q", None).value == 0
+    else:
+        assert model.delete("q").value == 0
