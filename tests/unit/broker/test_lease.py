@@ -255,29 +255,35 @@ def test_the_reader_is_wanted_while_somebody_waits_for_proof() -> None:
 def test_idle_is_when_nothing_is_mine_on_its_way_or_there() -> None:
     assert not Bench(is_counted=False).lease.is_idle
     bench = Bench()
-    assert bench.lease.is_idle
+    seen = [bench.lease.is_idle]
+
+    def look() -> None:
+        seen.append(bench.lease.is_idle)
+
     bench.lease.counts.pending_count = 1
-    assert not bench.lease.is_idle
+    look()
     bench.lease.counts.on_stored()
-    assert not bench.lease.is_idle
+    look()
     bench.lease.purge(lambda: None)
     bench.lease.counts.on_short()
-    assert not bench.lease.is_idle  # the purge is not over
+    look()  # the purge is not over
     bench.count(0)
-    assert bench.lease.is_idle
+    look()
     bench.lease.on_event(Event.LOST)
-    assert not bench.lease.is_idle
+    look()
+    assert seen == [True, False, False, False, True, False]
 
 
 def test_full_is_when_one_more_would_be_too_much() -> None:
     bench = Bench(2)
     bench.credit = 1
     bench.open(1)
-    assert not bench.lease.is_full
+    seen = [bench.lease.is_full]
     bench.lease._average_bytes = 2.0 * MAX_ANSWER_BYTES
-    assert bench.lease.is_full
+    seen.append(bench.lease.is_full)
     bench.lease.held.clear()
-    assert not bench.lease.is_full  # one can always be read
+    seen.append(bench.lease.is_full)
+    assert seen == [False, True, False]  # one can always be read
 
 
 # --------------------------------------------------------------------------------------------- open
