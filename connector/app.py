@@ -119,6 +119,8 @@ class App:
                 serving = group.create_task(self._serve(tasks, started), name="serve")
                 await self._stopping.wait()
                 await self._drain()
+                if self._hub is not None:
+                    self._hub.stop()
                 serving.cancel()
                 raise _Stopped  # noqa: TRY301
         except* _Stopped:

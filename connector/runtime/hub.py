@@ -63,6 +63,7 @@ class Hub:
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
         self._alarms: set[str] = set()
         self._is_reachable = True
+        self._is_stopped = False
         self.counts = Counts(store, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
         self.writers = [
@@ -90,6 +91,8 @@ class Hub:
     def wake_reader(self, queue: StoredQueue) -> None:
         """Start the queue's reader, or let it look again."""
         reader = self._readers.get(queue)
+        if self._is_stopped:
+            return
         if reader is None:
             reader = self._readers[queue] = QueueReader(queue, self.store, self.broker, self.settle)
             self._tasks.start(f"queue_reader {queue.kubemq_channel}", reader.run(), lambda: self._on_reader_end(queue))
@@ -202,6 +205,10 @@ class Hub:
             connection.lost()
 
     # ------------------------------------------------------------------ going down
+
+    def stop(self) -> None:
+        """The tasks are about to end: no reader is started any more."""
+        self._is_stopped = True
 
     def has_work(self) -> bool:
         """True while something accepted is not stored, or an acknowledgement has not provably arrived."""

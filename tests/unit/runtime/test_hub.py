@@ -1,0 +1,74 @@
+"""The runtime's centre on a fake KubeMQ: readers come when they are needed, and none once the end has begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connector.broker.counters import Counters
+from connector.broker.queue import StoredQueue
+from connector.broker.requests import QueueDeclare
+from connector.runtime.hub import Hub
+from connector.runtime.tasks import Tasks
+from tests.support.fake_kubemq import FakeKubeMQ
+from tests.support.waiting import until
+
+
+class Log:
+    """A topology log that gives back what it is given."""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def append(self, event: bytes) -> None:
+        self._events.put_nowait(event)
+
+    async def follow(self) -> AsyncIterator[tuple[int, bytes]]:
+        yield 0, b""
+        sequence = 0
+        while True:
+            sequence += 1
+            yield sequence, await self._events.get()
+
+
+class Ended(Exception):
+    """Ends the group."""
+
+
+async def declared(hub: Hub, name: str) -> StoredQueue:
+    answers: list[object] = []
+    hub.broker.virtual_host("/").declare_queue(QueueDeclare(name, durable=True), None, answers.append)
+    await until(lambda: answers)
+    queue = hub.broker.virtual_host("/").queues[name]
+    assert isinstance(queue, StoredQueue)
+    return queue
+
+
+async def test_no_reader_is_started_once_the_end_has_begun() -> None:
+    settings: Any = SimpleNamespace(lanes=1, get_batch=32, requeues_in_place=False, memory_limit_bytes=1000, vhosts=[])
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, Counters())
+            hub = Hub(
+                settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
+                outbox_high_bytes=1000, outbox_high_count=10,
+            )  # fmt: skip
+            hub.start()
+            await hub.sync.loaded.wait()
+            queue = await declared(hub, "q")
+
+            def readers() -> list[str]:
+                return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("queue_reader")]
+
+            hub.wake_reader(queue)
+            await until(readers)
+            late = await declared(hub, "late")
+            hub.stop()
+            hub.wake_reader(late)
+            assert readers() == ["queue_reader amqp.default.q"]
+            raise Ended
+    assert ended.group_contains(Ended)
