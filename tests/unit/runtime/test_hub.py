@@ -48,27 +48,31 @@ async def declared(hub: Hub, name: str) -> StoredQueue:
     return queue
 
 
-async def test_no_reader_is_started_once_the_end_has_begun() -> None:
+async def end_with_a_late_queue() -> list[str]:
+    """Names of the readers after one was asked for before the end has begun and one after."""
     settings: Any = SimpleNamespace(lanes=1, get_batch=32, requeues_in_place=False, memory_limit_bytes=1000, vhosts=[])
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Counters())
+        hub = Hub(
+            settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
+            outbox_high_bytes=1000, outbox_high_count=10,
+        )  # fmt: skip
+        hub.start()
+        await hub.sync.loaded.wait()
+        hub.wake_reader(await declared(hub, "q"))
+        await until(readers)
+        late = await declared(hub, "late")
+        hub.stop()
+        hub.wake_reader(late)
+        raise Ended(readers())
+
+
+def readers() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("queue_reader")]
+
+
+async def test_no_reader_is_started_once_the_end_has_begun() -> None:
     with pytest.raises(ExceptionGroup) as ended:
-        async with asyncio.TaskGroup() as group:
-            tasks = Tasks(group, Counters())
-            hub = Hub(
-                settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
-                outbox_high_bytes=1000, outbox_high_count=10,
-            )  # fmt: skip
-            hub.start()
-            await hub.sync.loaded.wait()
-            queue = await declared(hub, "q")
-
-            def readers() -> list[str]:
-                return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("queue_reader")]
-
-            hub.wake_reader(queue)
-            await until(readers)
-            late = await declared(hub, "late")
-            hub.stop()
-            hub.wake_reader(late)
-            assert readers() == ["queue_reader amqp.default.q"]
-            raise Ended
-    assert ended.group_contains(Ended)
+        await end_with_a_late_queue()
+    (end,) = ended.value.exceptions
+    assert end.args == (["queue_reader amqp.default.q"],)
