@@ -1,0 +1,274 @@
+"""The reader as a task on the fake KubeMQ: every step, every failure, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from connector.broker.lease import RECYCLE_GETS, Event, State
+from connector.runtime import queue_reader
+from tests.support.broker_model import Consumer
+from tests.support.fake_kubemq import FakeKubeMQ
+from tests.support.runtime_model import RuntimeModel
+from tests.support.waiting import until
+
+
+async def test_what_is_published_is_delivered_acknowledged_and_proven() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        receipt = model.publish(b"1", b"2", b"3")
+        await until(lambda: len(consumer.got) == 3)
+        assert consumer.bodies == [b"1", b"2", b"3"]
+        assert receipt.stored == [1, 2, 3]
+        for message in consumer.got:
+            model.queue.settle(message)
+        model.settle()
+        await until(lambda: not model.queue.lease.sent and model.queue.lease.state is State.IDLE)
+        assert model.stored() == []
+        assert model.store.short_count == 0
+        assert model.counters.kubemq_requests > 0
+
+
+async def test_many_messages_through_a_small_prefetch_in_order() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer(3)
+        model.queue.add_consumer(consumer)
+        bodies = [b"%d" % n for n in range(200)]
+        model.publish(*bodies)
+        seen: list[bytes] = []
+        while len(seen) < 200:
+            await until(lambda: consumer.got)
+            message = consumer.got.pop(0)
+            seen.append(message.body)
+            model.queue.settle(message)
+            model.settle()
+        assert seen == bodies
+        await until(lambda: not model.stored())
+        assert model.store.short_count == 0
+
+
+async def test_a_held_message_does_not_hold_up_the_others() -> None:
+    async with RuntimeModel().running() as model:
+        slow, fast = Consumer(1), Consumer(1)
+        model.queue.add_consumer(slow)
+        model.queue.add_consumer(fast)
+        model.publish(*[b"%d" % n for n in range(20)])
+        done = 0
+        while done < 19:
+            await until(lambda: fast.got)
+            model.queue.settle(fast.got.pop())
+            model.settle()
+            done += 1
+        assert slow.bodies == [b"0"]
+        await until(lambda: model.stored() == [b"0"])
+
+
+async def test_the_reader_ends_when_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_reader, "IDLE_S", 0.02)
+    async with RuntimeModel().running() as model:
+        consumer = Consumer(no_ack=True)
+        model.queue.add_consumer(consumer)
+        model.publish(b"1")
+        await until(lambda: consumer.got)
+        await until(lambda: not model.readers)
+        assert model.store.streams == []
+        model.publish(b"2")
+        await until(lambda: len(consumer.got) == 2)
+        assert model.reader_count >= 2
+
+
+async def test_a_wake_up_keeps_the_idle_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer(no_ack=True)
+        model.queue.add_consumer(consumer)
+        model.publish(b"1")
+        await until(lambda: consumer.got and model.queue.lease.is_idle)
+        reader = model.readers[model.queue]
+        for _ in range(3):
+            reader.wake()
+            await asyncio.sleep(0)
+        assert model.readers[model.queue] is reader
+        assert model.reader_count == 1
+
+
+async def test_a_lost_stream_is_opened_again_and_everything_linked() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer(2)
+        model.queue.add_consumer(consumer)
+        model.publish(*[b"%d" % n for n in range(6)])
+        await until(lambda: len(consumer.got) == 2)
+        for stream in list(model.store.streams):
+            stream.lose()
+        model.queue.settle(consumer.got.pop(0))
+        model.settle()
+        await until(lambda: len(consumer.got) == 2)
+        assert consumer.bodies == [b"1", b"2"]
+        assert [message.redelivered for message in consumer.got] == [False, False]
+        while consumer.got:
+            model.queue.settle(consumer.got.pop(0))
+            model.settle()
+            await until(lambda: consumer.got or not model.stored())
+        assert model.counters.link_losses >= 1
+        assert model.stored() == []
+
+
+async def test_it_goes_on_trying_while_kubemq_is_away() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.publish(b"1", b"2")
+        await until(lambda: len(consumer.got) == 2)
+        model.store.is_up = False
+        model.queue.settle(consumer.got.pop(0))
+        model.settle()
+        await until(lambda: model.counters.link_losses >= 3)
+        model.store.is_up = True
+        await until(lambda: model.stored() == [b"2"])
+        await until(lambda: model.queue.lease.state is State.OPEN)
+        assert list(model.queue.lease.held.values()) == consumer.got
+
+
+async def test_a_refused_get_is_tried_again() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer()
+        model.store.get_error = "queue poll failed"
+        model.queue.add_consumer(consumer)
+        model.publish(b"1")
+        await until(lambda: consumer.got)
+        assert model.counters.kubemq_errors == 1
+
+
+async def test_a_refused_acknowledgement_drops_the_stream() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.publish(b"1", b"2")
+        await until(lambda: len(consumer.got) == 2)
+        [transaction] = model.store.channel(model.queue.kubemq_channel).open
+        transaction.close()  # the server has ended it without a word
+        streams = model.store.stream_count
+        model.queue.settle(consumer.got.pop(0))
+        model.settle()
+        await until(lambda: model.stored() == [b"2"])
+        assert model.store.stream_count == streams + 1
+        await until(lambda: model.queue.lease.state is State.OPEN)
+        assert list(model.queue.lease.held.values()) == consumer.got
+
+
+async def test_too_large_an_answer() -> None:
+    store = FakeKubeMQ()
+    store.limit_bytes = 50
+    async with RuntimeModel(store).running() as model:
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        bodies = [b"%010d" % n for n in range(20)]
+        model.publish(*bodies)
+        seen: list[bytes] = []
+        while len(seen) < 20:
+            await until(lambda: consumer.got)
+            while consumer.got:
+                message = consumer.got.pop(0)
+                seen.append(message.body)
+                model.queue.settle(message)
+            model.settle()
+        assert seen == bodies
+        assert store.too_much_count > 0
+
+
+async def test_streams_are_renewed_behind_a_barrier() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer(1)
+        model.queue.add_consumer(consumer)
+        model.publish(b"1", b"2")
+        await until(lambda: consumer.got)
+        model.queue.lease._stream_gets = RECYCLE_GETS
+        barriers = model.store.barrier_count
+        model.queue.settle(consumer.got.pop())
+        model.settle()
+        await until(lambda: consumer.got)
+        assert model.store.stream_count == 2
+        assert model.store.barrier_count == barriers + 1
+        assert len(model.store.streams) == 1
+
+
+async def test_who_waits_for_proof_gets_it() -> None:
+    async with RuntimeModel().running() as model:
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.publish(b"1", b"2")
+        await until(lambda: len(consumer.got) == 2)
+        told: list[str] = []
+        model.queue.settle(consumer.got[0])
+        model.queue.lease.when_flushed(lambda: told.append("one"))
+        model.settle()
+        await until(lambda: told)
+        assert model.stored() == [b"2"]
+        model.queue.settle(consumer.got[1])
+        model.queue.lease.when_flushed(lambda: told.append("two"))
+        model.settle()
+        await until(lambda: told == ["one", "two"])
+        assert model.stored() == []
+
+
+async def test_what_nobody_takes_goes_back() -> None:
+    async with RuntimeModel().running() as model:
+        answers: list[Any] = []
+        model.publish(*[b"%d" % n for n in range(8)])
+        await until(lambda: len(model.stored()) == 8)
+        model.queue.get(answers.append)
+        model.settle()
+        await until(lambda: answers)
+        message, left = answers[0]
+        assert left == 7
+        model.queue.settle(message)
+        model.settle()
+        await until(lambda: model.queue.lease.state is State.IDLE)
+        assert model.queue.ready_count == 7
+        assert not model.store.channel(model.queue.kubemq_channel).open
+
+
+async def test_a_reader_takes_over_from_one_that_failed() -> None:
+    """Whatever that one was doing: its stream is gone."""
+    async with RuntimeModel().running() as model:
+        model.publish(b"1")
+        await until(lambda: model.stored() == [b"1"])
+        lease = model.queue.lease
+        lease.on_event(Event.CLOSED)
+        lease.get_size()
+        lease.on_event(Event.GET_SENT)
+        assert lease.state is State.GETTING
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.settle()
+        await until(lambda: consumer.got)
+
+
+async def test_cancelling_the_reader_drops_its_stream() -> None:
+    model = RuntimeModel()
+    async with model.running():
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.publish(b"1")
+        await until(lambda: consumer.got)
+        assert len(model.store.streams) == 1
+    assert model.store.streams == []
+    assert model.store.channel(model.queue.kubemq_channel).available() == [1]
+
+
+async def test_a_foreign_reader_leaves_less_than_counted() -> None:
+    """The answer is short; what came is delivered, and the count is taken afresh."""
+    async with RuntimeModel().running() as model:
+        model.publish(b"1", b"2", b"3")
+        await until(lambda: len(model.stored()) == 3)
+        model.store.channel(model.queue.kubemq_channel).remove(2)
+        consumer = Consumer()
+        model.queue.add_consumer(consumer)
+        model.settle()
+        await until(lambda: len(consumer.got) == 2)
+        await until(lambda: model.queue.lease.state is State.OPEN)
+        assert model.queue.ready_count == 0
+        model.publish(b"4")
+        await until(lambda: consumer.bodies == [b"1", b"3", b"4"])

@@ -1,0 +1,110 @@
+"""The topology log as tasks: in order, again after a lost link, and loud when an event is not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from connector.broker.broker import Broker
+from connector.broker.ports import Rejected
+from connector.broker.queue import StoredQueue
+from connector.broker.requests import QueueDeclare
+from connector.runtime.topology_sync import TopologySync
+from tests.support.broker_model import Answer, Settings
+from tests.support.fake_kubemq import FakeTopologyLog
+from tests.support.waiting import until
+
+
+class Replica:
+    """A broker whose topology log is real tasks; nothing else is."""
+
+    def __init__(self, log: FakeTopologyLog) -> None:
+        self.broker = Broker(Settings(), time.monotonic, self)
+        self.sync = TopologySync(log, self.broker, self.broker.dispatch)
+
+    def wake_lane(self, lane: int) -> None:
+        """See ``Hooks``."""
+
+    def wake_reader(self, queue: StoredQueue) -> None:
+        """See ``Hooks``."""
+
+    def refresh_counts(self, done: Callable[[], None]) -> None:
+        """See ``Hooks``: nothing is stored here."""
+        self.broker.on_snapshot(self.broker.begin_snapshot(), [])
+        asyncio.get_running_loop().call_soon(done)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """See ``Hooks``."""
+        asyncio.get_running_loop().call_later(delay_s, action)
+
+    def append_event(self, event_id: str, data: bytes) -> None:
+        """See ``Hooks``."""
+        self.sync.append(event_id, data)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Replica]:
+        """Run the tasks until the end of the block."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.sync.run_appends()), group.create_task(self.sync.run_follow())]
+            try:
+                await self.sync.loaded.wait()
+                yield self
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def declare(self, name: str) -> Answer:
+        """A durable queue."""
+        answer = Answer()
+        self.broker.virtual_host("/").declare_queue(QueueDeclare(name, durable=True), None, answer)
+        return answer
+
+
+async def test_a_declaration_comes_back_and_is_there_after_a_restart() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        answers = [replica.declare(name) for name in "abc"]
+        await until(lambda: all(answer.is_there for answer in answers))
+        assert [answer.value.name for answer in answers] == ["a", "b", "c"]
+    async with Replica(log).running() as replica:
+        assert list(replica.broker.virtual_host("/").queues) == ["a", "b", "c"]
+
+
+async def test_two_replicas_see_the_same() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as one, Replica(log).running() as two:
+        answers = [one.declare("q"), two.declare("q"), two.declare("r")]
+        await until(lambda: all(answer.is_there for answer in answers))
+        queues = [set(replica.broker.virtual_host("/").queues) for replica in (one, two)]
+        assert queues[0] == queues[1] == {"q", "r"}
+
+
+async def test_a_lost_link_is_followed_again() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        assert replica.sync.is_following
+        log.lose()
+        await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+        answer = replica.declare("q")
+        await until(lambda: answer.is_there)
+
+
+async def test_an_event_that_is_not_taken_fails_its_operation() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        log.error = Rejected("no room")
+        refused, taken = replica.declare("q"), replica.declare("r")
+        await until(lambda: refused.is_there and taken.is_there)
+        assert refused.error == ("Rejected", "no room")
+        assert taken.value.name == "r"
+
+
+async def test_what_nobody_can_read_is_skipped() -> None:
+    log = FakeTopologyLog()
+    log.events = [b"\xff", b'{"v":99,"type":"queue.declared"}', b"[]"]
+    async with Replica(log).running() as replica:
+        answer = replica.declare("q")
+        await until(lambda: answer.is_there)
+        assert replica.broker.topology.version == 4
