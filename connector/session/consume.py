@@ -142,7 +142,7 @@ def on_basic_ack(channel: Channel, delivery_tag: int, multiple: bool) -> None:
     channel.counters.acknowledged += 1
     if consumer is not None:
         shared = channel.prefetch
-        if shared.is_full():
+        if shared.limit and shared.is_full():
             channel.offer_credit()
         consumer.prefetch.used -= 1
         shared.used -= 1
