@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ledger import Delivery, Disturbance, Ledger, Publish, Session, Settlement
-from tools.fault.verdict import RECOVERY_S, WINDOW_S, Judge, Verdict
+from tools.fault.verdict import LAST_LOOK, RECOVERY_S, WINDOW_S, Judge, Verdict
 
 DONE, REQUEUED = Settlement.DONE, Settlement.REQUEUED
 
@@ -349,3 +349,29 @@ def test_the_faults_of_others_do_not_disconnect(story: Story, what: str) -> None
 def test_a_stranger_is_unexpected(story: Story) -> None:
     assert story.ledger.deliver("q", "x", story.open(), "t", redelivered=False) is None
     assert problems(story.judge()) == {"unexpected": 1}
+
+
+def test_a_delivery_that_never_reached_its_client_may_have_been_moving(story: Story) -> None:
+    publish, session, other = story.publish(), story.open(), story.open("c2")
+    story.settle(story.deliver(story.publish(), session))  # a client of this queue
+    story.fault("client c", "CLIENT_HALF_DOWN")
+    story.end(session, "connection lost")
+    story.crash()
+    story.settle(story.deliver(publish, other, redelivered=True))
+    story.settle(story.deliver(publish, other, redelivered=True))
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["doubled by a move"] == 1
+
+
+def test_a_killed_kubemq_withholds(story: Story) -> None:
+    story.publish()
+    story.ledger.note("stuck", "q says 1 ready")
+    verdict = Judge(story.ledger, may_withhold=True).judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["withheld: lost"] == verdict.counts["withheld: stuck"] == 1
+
+
+def test_what_comes_after_the_last_restart_is_left_over(story: Story) -> None:
+    story.settle(story.deliver(story.publish(), story.open(LAST_LOOK)))
+    assert problems(story.judge()) == {"left over": 1}

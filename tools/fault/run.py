@@ -24,7 +24,7 @@ from tools.fault.actors import Actor, Consumer, Poller, Publisher, Stage
 from tools.fault.client import Channel, Connection, Gone
 from tools.fault.faults import Faults
 from tools.fault.rig import Rig, RigError, Target
-from tools.fault.scenario import Backend, Scenario
+from tools.fault.scenario import Backend, FaultKind, Scenario
 from tools.fault.verdict import LAST_LOOK, Judge, Verdict
 
 #: What is owed after the faults must have come within this; a real server takes up to 9 s to come back.
@@ -61,8 +61,13 @@ async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
             ledger.note("does not run", f"{type(error).__name__}: {error}")
     for text in _bugs_in(folder / "connector.log"):
         ledger.note("bug in the log", text)
-    verdict = Judge(ledger, requeues_to_tail=scenario.backend is not Backend.NONE).judge()
+    judge = Judge(ledger, requeues_to_tail=scenario.backend is not Backend.NONE, may_withhold=_may_withhold(scenario))
+    verdict = judge.judge()
     return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
+
+
+def _may_withhold(scenario: Scenario) -> bool:
+    return scenario.backend is Backend.REAL and any(fault.kind is FaultKind.BACKEND_KILL for fault in scenario.faults)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -205,12 +210,18 @@ class _Run:
             await asyncio.to_thread(connector.start)
             self._ledger.heal(noted)
         session = self._ledger.open_session(LAST_LOOK)
-        async with self._channel(rig) as channel:
-            for queue in self._scenario.queues:
-                while await self._take(channel, session, queue):
-                    pass
-                await channel.call(commands.Queue.Delete(queue=self._names[queue]))
+        for queue in self._scenario.queues:
+            try:
+                async with self._channel(rig) as channel:
+                    while await self._take(channel, session, queue):
+                        pass
+            except Gone as gone:
+                self._ledger.note("stuck", f"{queue} after the last restart: {gone}")
         self._ledger.end_session(session, "left")
+        if self._scenario.backend in {Backend.REAL, Backend.NONE} and not _may_withhold(self._scenario):
+            async with self._channel(rig) as channel:
+                for name in self._scenario.queues:
+                    await channel.call(commands.Queue.Delete(queue=self._names[name]))
 
     async def _take(self, channel: Channel, session: Session, queue: str) -> bool:
         method, content = await channel.call(commands.Basic.Get(queue=self._names[queue]))
