@@ -25,12 +25,16 @@ from connector.backend.kubemq.client import KubeMQClient
 from connector.backend.kubemq.store import KubeMQStore
 from connector.backend.kubemq.topology_log import KubeMQTopologyLog
 from connector.broker.counters import Counters
+from connector.broker.definitions import DefinitionsError
+from connector.broker.errors import NotFound
 from connector.broker.outbox import watch_repeated
 from connector.broker.ports import StoreError
+from connector.ops.definitions import Api
 from connector.ops.health import OpsServer, start_ops
 from connector.ops.logs import set_up_logs
 from connector.ops.metrics import BrokerCollector, Gauges, make_registry
 from connector.runtime.child import ChildFailed, EmbeddedServer
+from connector.runtime.definitions import DefinitionsDesk, read_file
 from connector.runtime.hub import Hub
 from connector.runtime.tasks import Tasks
 from connector.runtime.transport import ClientProtocol, ConnectionLimit
@@ -125,7 +129,7 @@ class App:
                 raise _Stopped  # noqa: TRY301
         except* _Stopped:
             pass
-        except* (ChildFailed, OSError) as failed:
+        except* (ChildFailed, DefinitionsError, OSError) as failed:
             for error in failed.exceptions:
                 log.error("cannot serve", error=str(error))  # noqa: TRY400 # the user's to mend, not a bug
             code = 1
@@ -151,8 +155,10 @@ class App:
 
     async def _serve(self, tasks: Tasks, started: float) -> None:
         config = self._config
+        definitions = read_file(config.definitions_file) if config.definitions_file else None
+        api = Api(Users(config.users, config.loopback_users), unknown=NotFound, invalid=DefinitionsError)
         registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges, self._marks()))
-        self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry)
+        self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry, api)
         address = config.kubemq_address or await self._start_embedded(tasks)
         client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
         # the embedded server never loses an answer, so there a late one is only slow
@@ -163,6 +169,9 @@ class App:
         hub.start()
         await hub.sync.loaded.wait()
         await self._count(hub)
+        desk = api.desk = DefinitionsDesk(hub)
+        if definitions is not None:
+            await desk.apply_at_start(definitions, config.definitions_file)
         policy = self._policy()
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ClientProtocol(hub, policy, self._limit), config.host, config.port, backlog=LISTEN_BACKLOG

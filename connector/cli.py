@@ -1,4 +1,4 @@
-"""The command line: ``kubemq-amqp serve``, ``kubemq-amqp config show``, ``kubemq-amqp --version``.
+"""The command line: ``kubemq-amqp serve``, ``config show``, ``definitions export | import | diff``, ``--version``.
 
 Owns words and exit codes: 0 done, 1 failed, 2 wrong usage or settings.  Must not know how serving works; everything
 heavy is imported only when it is needed, so that help and mistakes answer at once.
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from connector.cli_definitions import add_commands as add_definitions_commands
 from connector.config import SETTINGS
 from connector.config_sources import CONFIG_VARIABLE, ConfigError, Loaded, load, show
 from connector.version import VERSION
@@ -21,6 +22,9 @@ USAGE_ERROR = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code; ``arguments`` defaults to those of the process."""
     options = _parser().parse_args(arguments)
+    if (plain := getattr(options, "plain_command", None)) is not None:  # one that needs no settings
+        code: int = plain(options)
+        return code
     flags = {row.name: value for row in SETTINGS if (value := getattr(options, row.field, None)) is not None}
     try:
         loaded = load(flags, os.environ, options.config)
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     showing.set_defaults(command=_show)
     _add_settings(showing)
+    add_definitions_commands(commands)
     return parser
 
 

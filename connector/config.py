@@ -206,6 +206,11 @@ class Config:
     vhosts: tuple[str, ...] = _setting(
         (), "Virtual hosts beside the default one (`/`), separated by commas.", kind.names
     )
+    definitions_file: str = _setting(
+        "",
+        "File of definitions (RabbitMQ's JSON format) applied at start: what it has and is missing is declared.",
+        kind.text,
+    )
     get_batch_size: int = _setting(
         32,
         "Messages that a basic.get on a queue without consumers reads ahead; what nobody takes goes back at once.",
@@ -291,9 +296,11 @@ class Config:
         maximum=64 * 1024**3,
     )
 
-    ops_host: str = _setting("127.0.0.1", "Address to listen on for /healthz, /readyz and /metrics.", kind.filled)
+    ops_host: str = _setting(
+        "127.0.0.1", "Address to listen on for /healthz, /readyz, /metrics and /api/definitions.", kind.filled
+    )
     ops_port: int = _setting(
-        15672, "Port for /healthz, /readyz and /metrics; 0 takes any free one.", kind.whole, **_PORT
+        15672, "Port for /healthz, /readyz, /metrics and /api/definitions; 0 takes any free one.", kind.whole, **_PORT
     )
     log_level: str = _setting(
         "info", "debug, info, warning or error.", kind.one_of("debug", "info", "warning", "error")

@@ -213,7 +213,7 @@ def _describe(value: Field | None, other: Field | None) -> str:
     """A value as RabbitMQ puts it; where the other one is missing, with its type."""
     if value is None:
         return "none"
-    content = value[1]
+    content = "undefined" if value[0] == "V" else value[1]
     if isinstance(content, bytes):
         content = content.decode("utf-8", "replace")
     elif isinstance(content, bool):

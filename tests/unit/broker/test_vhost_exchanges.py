@@ -72,6 +72,13 @@ def test_the_default_exchange_is_nobodys(model: BrokerModel) -> None:
         ),
         ({"type": "x-foo"}, "unknown exchange type 'x-foo'"),
         (
+            {"arguments": {"alternate-exchange": ("V", None)}},
+            (
+                "inequivalent arg 'alternate-exchange' for {}: "
+                "received the value 'undefined' of type 'void' but current is none"
+            ),
+        ),
+        (
             {"arguments": {"alternate-exchange": ("I", 5)}},
             (
                 "inequivalent arg 'alternate-exchange' for {}: "

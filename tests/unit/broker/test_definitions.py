@@ -1,0 +1,206 @@
+"""Definitions: RabbitMQ's JSON, read, written, compared and applied."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connector.broker.definitions import DefinitionsError, Import, Report, differences, export, read
+from connector.broker.errors import NotFound
+from connector.broker.ports import Unavailable
+from tests.support.broker_model import BrokerModel
+
+#: As ``rabbitmqctl export_definitions`` of 3.10 writes it.
+DOCUMENT: dict[str, Any] = {
+    "rabbit_version": "3.10.8",
+    "rabbitmq_version": "3.10.8",
+    "product_name": "RabbitMQ",
+    "product_version": "3.10.8",
+    "users": [{"name": "guest", "password_hash": "x", "tags": ["administrator"], "limits": {}}],
+    "vhosts": [{"name": "/"}],
+    "permissions": [],
+    "topic_permissions": [],
+    "parameters": [],
+    "global_parameters": [{"name": "internal_cluster_id", "value": "c"}],
+    "policies": [],
+    "queues": [
+        {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-queue-type": "classic"}}
+    ],
+    "exchanges": [
+        {"name": name, "vhost": "/", "type": kind, "durable": True, "auto_delete": False, "internal": False,
+         "arguments": arguments}
+        for name, kind, arguments in (("x", "topic", {"alternate-exchange": "y"}), ("y", "fanout", {}))
+    ],
+    "bindings": [
+        {"source": "x", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "a.#",
+         "arguments": {"n": 1, "f": 1.5, "b": True, "s": "é", "v": None, "t": {"k": [1, 2**40]}}},
+        {"source": "x", "vhost": "/", "destination": "y", "destination_type": "exchange", "routing_key": "#",
+         "arguments": {}},
+    ],
+}  # fmt: skip
+
+
+def apply(model: BrokerModel, document: object, vhost: str | None = None) -> Report:
+    reports: list[Report] = []
+    Import(model.broker, read(document, vhost), reports.append).start()
+    model.settle()
+    (report,) = reports
+    return report
+
+
+def sections(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in ("queues", "exchanges", "bindings")}
+
+
+def test_what_is_imported_is_exported_again() -> None:
+    model = BrokerModel()
+    report = apply(model, DOCUMENT)
+    assert report.created == {"exchanges": 2, "queues": 1, "bindings": 2}
+    assert report.notes == ["users ignored: 1", "global_parameters ignored: 1"]
+    assert not report.has_failed
+    exported = json.loads(json.dumps(export(model.broker)))
+    assert sections(exported) == sections(DOCUMENT)
+    assert exported["vhosts"] == [{"name": "/"}]
+
+
+def test_importing_again_changes_nothing() -> None:
+    model = BrokerModel()
+    apply(model, DOCUMENT)
+    logged = len(model.log)
+    report = apply(model, DOCUMENT)
+    assert not report.created
+    assert report.unchanged == {"exchanges": 2, "queues": 1, "bindings": 2}
+    assert len(model.log) == logged
+
+
+def test_what_exists_and_differs_is_reported_and_stays() -> None:
+    model = BrokerModel()
+    apply(model, DOCUMENT)
+    report = apply(model, {"queues": [{"name": "q", "durable": False}], "exchanges": [{"name": "y", "type": "direct"}]})
+    assert report.notes == [
+        f"{what} in vhost '/': inequivalent arg '{flag}' for {what} in vhost '/': received {asked} but current is {now}"
+        for what, flag, asked, now in (
+            ("exchange 'y'", "type", "'direct'", "'fanout'"),
+            ("queue 'q'", "durable", "'false'", "'true'"),
+        )
+    ]
+    assert sections(export(model.broker)) == sections(DOCUMENT)
+
+
+def test_what_cannot_be_declared_is_left_out_with_a_line() -> None:
+    model = BrokerModel()
+    report = apply(
+        model,
+        {
+            "queues": [
+                {"name": "old", "arguments": {"x-message-ttl": 5}},
+                {"name": "far", "vhost": "elsewhere"},
+                {"name": "huge", "arguments": {"n": 2**70}},
+                {"name": "good"},
+            ],
+            "bindings": [{"source": "nope", "destination": "good"}, {"source": "", "destination": "good"}],
+            "shovels": [1],
+        },
+    )
+    assert report.created == {"queues": 1}
+    assert report.notes == [
+        "unknown section ignored: shovels",
+        "queue 'old' in vhost '/': queue argument 'x-message-ttl' is not supported",
+        f"queue 'huge' in vhost '/': no field type for {2**70}",
+        "binding from 'nope' to queue 'good' by '' in vhost '/': no exchange 'nope' in vhost '/'",
+        "vhost 'elsewhere' is not in the settings (vhosts): 1 left out",
+    ]
+
+
+def test_one_virtual_host() -> None:
+    model = BrokerModel(vhosts=("team",))
+    document = {"queues": [{"name": "q"}], "exchanges": [], "bindings": [{"source": "amq.direct", "destination": "q"}]}
+    assert apply(model, document, "team").created == {"queues": 1, "bindings": 1}
+    exported = export(model.broker, "team")
+    assert [queue["name"] for queue in exported["queues"]] == ["q"]
+    assert not any("vhost" in entry for section in sections(exported).values() for entry in section)
+    assert "vhosts" not in exported
+    assert export(model.broker, "/")["queues"] == []
+    assert export(model.broker)["queues"][0]["vhost"] == "team"
+    with pytest.raises(NotFound):
+        export(model.broker, "nope")
+
+
+def test_a_log_that_does_not_answer_is_a_failure() -> None:
+    model = BrokerModel()
+    model.hold_log = True
+    reports: list[Report] = []
+    Import(model.broker, read({"queues": [{"name": "q"}]}), reports.append).start()
+    event_id, _ = model.waiting_log.pop()
+    model.broker.on_append_failed(event_id, Unavailable("gone"))
+    assert reports[0].has_failed
+    assert reports[0].notes == ["queue 'q' in vhost '/': gone"]
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ([], "the document is not a JSON object"),
+        ({"queues": {}}, "queues is not a list"),
+        ({"queues": ["q"]}, r"queues\[0\] is not an object"),
+        ({"queues": [{}]}, r"queues\[0\] has no name"),
+        ({"exchanges": [{"name": "x", "type": "direct"}, {"name": "x"}]}, r"exchanges\[1\] has no type"),
+        ({"queues": [{"name": 1}]}, r"queues\[0\]: name is not a string"),
+        ({"queues": [{"name": "q", "durable": 1}]}, r"queues\[0\]: durable is not a boolean"),
+        ({"queues": [{"name": "q", "arguments": []}]}, r"queues\[0\]: arguments is not a object"),
+    ],
+)
+def test_what_is_no_document(document: object, text: str) -> None:
+    with pytest.raises(DefinitionsError, match=text):
+        read(document)
+
+
+def test_two_documents_compared() -> None:
+    changed = json.loads(json.dumps(DOCUMENT))
+    changed["queues"][0]["durable"] = False
+    changed["exchanges"].pop()
+    changed["bindings"][1]["routing_key"] = "k"
+    assert differences(read(DOCUMENT), read(DOCUMENT)) == []
+    assert differences(read(DOCUMENT), read(changed)) == [
+        "differs: queue 'q' in vhost '/': durable is true, in the file false",
+        "only in the file: binding from 'x' to exchange 'y' by 'k' in vhost '/'",
+        "only here: exchange 'y' in vhost '/'",
+        "only here: binding from 'x' to exchange 'y' by '#' in vhost '/'",
+    ]
+
+
+_NAMES = st.sampled_from(["a", "b", "c"])
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+_ARGUMENTS = st.dictionaries(st.sampled_from(["k", "l"]), _VALUES, max_size=2)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    queues=st.lists(_NAMES, unique=True),
+    exchanges=st.lists(st.tuples(_NAMES, st.sampled_from(["direct", "fanout", "topic"])), unique_by=lambda x: x[0]),
+    bindings=st.lists(st.tuples(_NAMES, _NAMES, st.booleans(), _ARGUMENTS), max_size=5),
+)
+def test_an_export_declares_the_same_elsewhere(
+    queues: list[str], exchanges: list[tuple[str, str]], bindings: list[tuple[str, str, bool, dict[str, Any]]]
+) -> None:
+    first, second = BrokerModel(), BrokerModel()
+    document = {
+        "queues": [{"name": name} for name in queues],
+        "exchanges": [{"name": name, "type": kind} for name, kind in exchanges],
+        "bindings": [
+            {"source": source, "destination": to, "destination_type": ("exchange", "queue")[is_queue], "arguments": a}
+            for source, to, is_queue, a in bindings
+        ],
+    }  # fmt: skip
+    apply(first, document)
+    exported = json.loads(json.dumps(export(first.broker)))
+    assert not apply(second, exported).notes
+    assert differences(read(export(second.broker)), read(exported)) == []
