@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pamqp import base, commands
 
+from connector.broker.ports import TimedOut
 from tests.support.dialogue import Dialogue, connect, spec
 from tests.support.world import World
 
@@ -204,3 +205,30 @@ def test_a_declare_that_gets_no_answer_ends_the_connection_at_the_deadline(world
     world.advance(2, client.connection)
     close = client.expect(0, commands.Connection.Close)
     assert (close.reply_code, close.class_id, close.method_id) == (541, 50, 10)
+
+
+def test_an_auto_delete_queue_on_its_way_out_is_not_declared_again(world: World, client: Dialogue) -> None:
+    """RabbitMQ deletes it before it answers anybody else: a declare makes a new one, that stays."""
+    client.declare("q", durable=True, auto_delete=True)
+    client.consume("q", "t")
+    world.hold_events = True
+    client.call(1, commands.Basic.Cancel, consumer_tag="t")
+    client.send(1, commands.Queue.Declare, queue="q", durable=True, auto_delete=True).expect_nothing()
+    other = connect(world)
+    other.publish(1, "q", mandatory=True).expect(1, commands.Basic.Return)
+    world.hold_events = False
+    world.answer_events()
+    world.settle()
+    client.expect(1, commands.Queue.DeclareOk, message_count=0)
+    client.publish(1, "q", body=b"kept")
+    assert client.get("q").body == b"kept"
+
+
+def test_a_deletion_that_could_not_be_logged_leaves_the_queue(world: World, client: Dialogue) -> None:
+    client.declare("q", durable=True)
+    world.hold_events = True
+    client.send(1, commands.Queue.Delete, queue="q")
+    world.answer_events(TimedOut("no answer"))
+    world.hold_events = False
+    client.expect(0, commands.Connection.Close, reply_code=541)
+    assert connect(world).declare("q", durable=True) == "q"

@@ -165,6 +165,11 @@ def test_an_invalid_expiration_is_406(client: Dialogue, text: str, term: str) ->
     client.expect_close(406, f"PRECONDITION_FAILED - invalid expiration '{text}': {term}", (60, 40))
 
 
+def test_a_missing_exchange_is_noticed_before_an_invalid_message(client: Dialogue) -> None:
+    client.publish(1, "k", exchange="nope", expiration="later")
+    client.expect_close(404, "NOT_FOUND - no exchange 'nope' in vhost '/'", (60, 40))
+
+
 def test_a_valid_expiration_is_not_built(client: Dialogue) -> None:
     client.publish(1, "k", expiration="60000")
     text = "NOT_IMPLEMENTED - per-message expiration is not supported"

@@ -9,6 +9,7 @@ from pamqp import commands
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.reply_codes import ReplyCode
+from tests.support.consuming import fill
 from tests.support.dialogue import Dialogue, connect, spec
 from tests.support.world import World
 
@@ -32,11 +33,6 @@ def client(world: World) -> Dialogue:
 def count(client: Dialogue, queue: str) -> int:
     ready: int = client.call(2, commands.Queue.Declare, queue=queue, passive=True).message_count
     return ready
-
-
-def fill(client: Dialogue, queue: str, number: int) -> None:
-    for body in range(number):
-        client.publish(2, queue, b"%d" % body)
 
 
 def rest(client: Dialogue, queue: str) -> list[tuple[bytes, bool]]:
