@@ -1,4 +1,4 @@
-"""Getting and consuming: tags, turns, priorities, one active consumer, slow readers (CO-07 to CO-09, CO-24 to CO-34)."""
+"""Getting and consuming: tags, turns, priorities, one active consumer, slow clients (CO-07 to 09, CO-24 to 34)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling: ack, nack, reject, recover, what comes again, and what is never settled (CO-10 to CO-18, CO-35 to CO-37)."""
+"""Settling: ack, nack, reject, recover, what comes again, and what is never settled (CO-10 to 18, CO-35 to 37)."""
 
 from __future__ import annotations
 
