@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_return
-from connector.amqp.header import parse
+from connector.amqp.header import EMPTY, parse
 from connector.amqp.header_edits import with_reply_to
 from connector.amqp.reply_codes import ReplyCode
 from connector.broker.replies import REPLY_TO
@@ -46,10 +46,14 @@ class Outgoing(NamedTuple):
 
 def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
     """Check, number, route; ``bits`` are MANDATORY and IMMEDIATE."""
-    if header != channel.checked_header:
-        header = check_header(channel, header)
     if bits & IMMEDIATE:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+    if header != channel.checked_header:
+        try:
+            header = check_header(channel, header)
+        except AmqpError:
+            channel.vhost.route(exchange, routing_key, EMPTY)  # RabbitMQ looks for the exchange first
+            raise
     counters = channel.counters
     counters.messages_received += 1
     if channel.tx is not None:
