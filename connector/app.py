@@ -60,6 +60,8 @@ MARKS = (
     "memory_queues_high_bytes",
 )
 PING_S = 1.0
+#: Two signals so close together are one request to stop.
+SAME_SIGNAL_S = 1.0
 #: Ready means: KubeMQ has answered a Ping within this.
 PING_FRESH_S = 3.0
 DRAIN_POLL_S = 0.02
@@ -105,6 +107,7 @@ class App:
         self._config = config
         self._counters = Counters()
         self._stopping = asyncio.Event()
+        self._stopping_since = 0.0
         self._child: EmbeddedServer | None = None
         self._hub: Hub | None = None
         self._server: asyncio.Server | None = None
@@ -144,11 +147,15 @@ class App:
             loop.add_signal_handler(number, self._on_signal, signal.Signals(number).name)
 
     def _on_signal(self, name: str) -> None:
+        now = time.monotonic()
         if self._stopping.is_set():
+            if now - self._stopping_since < SAME_SIGNAL_S:  # a supervisor that signals the group and the child
+                return
             log.warning("second signal: leaving at once", signal=name)
             sys.stderr.flush()
             os._exit(1)  # the child ends with our end of its pipe
         log.info("stopping", signal=name)
+        self._stopping_since = now
         self._stopping.set()
 
     # ------------------------------------------------------------------ start

@@ -54,6 +54,8 @@ PREDECLARED = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
+#: The deletion of an auto-delete queue that could not be logged is tried again after this.
+UNUSED_RETRY_S = 1.0
 #: The route cache is dropped when it has this many entries.
 ROUTES_MAX = 20_000
 
@@ -95,6 +97,7 @@ class VirtualHost:
         self._routes: dict[tuple[str, str], tuple[Queue, ...]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._creating: dict[str, list[Callable[[], None]]] = {}
+        self._leaving: dict[str, tuple[StoredQueue, list[Callable[[], None]]]] = {}
         self._local_bindings: dict[str, dict[BindingKey, None]] = {}
         self._ending: set[str] = set()
         self._when_ended: list[Callable[[], None]] = []
@@ -206,6 +209,9 @@ class VirtualHost:
         if name in self._creating:  # theirs is on its way: compare with it
             self._creating[name].append(lambda: self.declare_queue(request, owner, done))
             return
+        if name in self._leaving:  # the old one is on its way out
+            self._leaving[name][1].append(lambda: self.declare_queue(request, owner, done))
+            return
         queue = self.queues.get(name) if name else None
         if queue is not None:
             if queue.owner is not (owner if request.exclusive else None):
@@ -285,24 +291,40 @@ class VirtualHost:
     def _delete_counted(self, queue: Queue, if_unused: bool, if_empty: bool, done: Done) -> None:
         label = self._label("queue", queue.name)
         count = queue.ready_count
-        if queue.is_deleted:
+        if queue.is_deleted or self.queues.get(queue.name) is not queue:
             done(0)
         elif if_unused and queue.consumers:
             done(Inequivalent(f"{label} in use"))
         elif if_empty and count:
             done(Inequivalent(f"{label} not empty"))
-        elif not queue.is_stored:
+        elif isinstance(queue, StoredQueue):
+            self._remove_shared(queue, lambda result: self._after_delete(queue.name, count, result, done))
+        else:
             self._remove_local(queue)
             self._settle(lambda: done(count))
-        else:
-            event = queue_deleted(queue.record)
-            self._shared.append(event, lambda result: self._after_delete(queue.name, count, result, done))
 
     def _after_delete(self, name: str, count: int, result: object, done: Done) -> None:
         if isinstance(result, Exception):
             done(result)
         elif not self._shared.when_drained(self.name, name, lambda: self._settle(lambda: done(count))):
             self._settle(lambda: done(count))
+
+    def _remove_shared(self, queue: StoredQueue, done: Done) -> None:
+        """Delete through the log; from this moment nobody here finds the queue, and a declare of its name waits."""
+        name = queue.name
+
+        def answer(result: object) -> None:
+            _, waiting = self._leaving.pop(name)
+            if isinstance(result, Exception) and name not in self.queues:  # it stays
+                self._add_queue(queue)
+            done(result)
+            for declare in waiting:
+                declare()
+
+        del self.queues[name]
+        self._routes.clear()
+        self._leaving[name] = (queue, [])
+        self._shared.append(queue_deleted(queue.record), answer)
 
     def _remove_local(self, queue: Queue) -> None:
         if self.queues.get(queue.name) is not queue:
@@ -332,10 +354,15 @@ class VirtualHost:
         """An auto-delete queue lost its last consumer (QU-06)."""
         if is_reply_name(queue.name):
             self.replies.close(queue)
-        elif queue.is_stored:
-            self._shared.append(queue_deleted(queue.record), lambda _result: None)
-        else:
+        elif not isinstance(queue, StoredQueue):
             self._remove_local(queue)
+        elif self.queues.get(queue.name) is queue and not queue.consumers:
+            self._remove_shared(queue, lambda result: self._retry_unused(queue, result))
+
+    def _retry_unused(self, queue: StoredQueue, result: object) -> None:
+        """The log did not take the deletion: again later, if nobody has come meanwhile."""
+        if isinstance(result, Exception):
+            self._shared.hub.call_later(UNUSED_RETRY_S, lambda: self.on_unused(queue))
 
     # ------------------------------------------------------------------ exchanges
 
@@ -531,9 +558,8 @@ class VirtualHost:
 
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """The shared queue is gone; its channel is emptied."""
-        queue = self.queues.get(record.name)
+        queue = self._leaving[record.name][0] if record.name in self._leaving else self.queues.pop(record.name, None)
         if isinstance(queue, StoredQueue):
-            del self.queues[record.name]
             self._routes.clear()
             self._shared.counters.queues_deleted += 1
             self._shared.drain(queue)

@@ -31,3 +31,10 @@ def test_a_transient_queue_that_is_declared_again_at_once_stays(tmp_path: Path) 
             _method, _properties, body = channel.basic_get(name, auto_ack=True)
             assert body == b"new"
         connection.close()
+
+
+def test_a_second_signal_at_once_is_the_same_request(tmp_path: Path) -> None:
+    with ConnectorProcess(tmp_path) as connector:
+        connector.begin_end()
+        connector.begin_end()
+        assert connector.wait_end() == 0

@@ -209,7 +209,7 @@ def test_a_declare_that_gets_no_answer_ends_the_connection_at_the_deadline(world
 
 def test_an_auto_delete_queue_on_its_way_out_is_not_declared_again(world: World, client: Dialogue) -> None:
     """RabbitMQ deletes it before it answers anybody else: a declare makes a new one, that stays."""
-    client.declare("q", durable=True, auto_delete=True)
+    client.declare("q", durable=True, auto_delete=True, exclusive=False)
     client.consume("q", "t")
     world.hold_events = True
     client.call(1, commands.Basic.Cancel, consumer_tag="t")
@@ -225,10 +225,11 @@ def test_an_auto_delete_queue_on_its_way_out_is_not_declared_again(world: World,
 
 
 def test_a_deletion_that_could_not_be_logged_leaves_the_queue(world: World, client: Dialogue) -> None:
-    client.declare("q", durable=True)
+    client.declare("q", durable=True, exclusive=False)
     world.hold_events = True
-    client.send(1, commands.Queue.Delete, queue="q")
+    client.send(1, commands.Queue.Delete, queue="q").expect_nothing()
     world.answer_events(TimedOut("no answer"))
+    world.settle()
     world.hold_events = False
     client.expect(0, commands.Connection.Close, reply_code=541)
-    assert connect(world).declare("q", durable=True) == "q"
+    assert connect(world).declare("q", durable=True, exclusive=False) == "q"
