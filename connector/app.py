@@ -206,7 +206,7 @@ class App:
                 config.writer_lanes,
                 config.get_batch_size,
                 config.requeue == "original",
-                config.memory_queues_high_bytes,
+                config.memory_queues_high_bytes * 3 // 2,
                 list(config.vhosts),
             ),
             store,
@@ -217,6 +217,7 @@ class App:
             declare_deadline_s=config.declare_deadline_s,
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
+            memory_high_bytes=config.memory_queues_high_bytes,
         )
 
     async def _count(self, hub: Hub) -> None:

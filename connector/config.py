@@ -290,7 +290,7 @@ class Config:
     memory_queues_high_bytes: int = _setting(
         256 * 1024**2,
         "Bytes in the queues kept in memory (exclusive, server-named, auto-delete), all together, "
-        "at which what is published to them is refused.",
+        "at which publishers are blocked; half as much again, and what is published to them is refused.",
         kind.size,
         minimum=1024**2,
         maximum=64 * 1024**3,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 #: Why publishers are blocked.
 CONGESTED = "messages wait to be stored in KubeMQ"
 UNREACHABLE = "KubeMQ does not answer"
+MEMORY_FULL = "queues kept in memory are full"
 #: Coarse timer: heartbeats, deadlines.
 TICK_S = 0.25
 
@@ -52,6 +53,7 @@ class Hub:
         declare_deadline_s: float,
         outbox_high_bytes: int,
         outbox_high_count: int,
+        memory_high_bytes: int,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
@@ -61,6 +63,7 @@ class Hub:
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
+        self._memory_high_bytes = memory_high_bytes
         self._alarms: set[str] = set()
         self._is_reachable = True
         self._is_stopped = False
@@ -146,7 +149,13 @@ class Hub:
                 connection.unblock(reason)
 
     def _check_congestion(self) -> None:
-        """Outboxes over a high mark block publishers; under half of it they go on (PU-09)."""
+        """Outboxes or memory queues over a high mark block publishers; under half of it they go on (PU-09)."""
+        kept_bytes = self.broker.memory_bytes
+        if MEMORY_FULL in self._alarms:
+            if kept_bytes <= self._memory_high_bytes // 2:
+                self.set_alarm(MEMORY_FULL, is_on=False)
+        elif kept_bytes > self._memory_high_bytes:
+            self.set_alarm(MEMORY_FULL, is_on=True)
         outboxes = self.broker.outboxes
         size = sum([outbox.size_bytes for outbox in outboxes])
         count = sum([len(outbox) for outbox in outboxes])
