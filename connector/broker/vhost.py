@@ -225,7 +225,14 @@ class VirtualHost:
         check_queue(request, self._label("queue", name))
         if self._shared.when_drained(self.name, name, lambda: self.declare_queue(request, owner, done)):
             return
-        record = QueueRecord(
+        record = self._record(name, request)
+        if request.exclusive or (not request.durable and (request.auto_delete or not request.name)):
+            self._create_local(record, owner if request.exclusive else None, done)
+        else:
+            self._create_shared(record, request, owner, done)
+
+    def _record(self, name: str, request: QueueDeclare) -> QueueRecord:
+        return QueueRecord(
             self.name,
             name,
             durable=request.durable and not request.exclusive,
@@ -233,10 +240,6 @@ class VirtualHost:
             auto_delete=request.auto_delete,
             arguments=request.arguments,
         )
-        if request.exclusive or (not request.durable and (request.auto_delete or not request.name)):
-            self._create_local(record, owner if request.exclusive else None, done)
-        else:
-            self._create_shared(record, request, owner, done)
 
     def _create_local(self, record: QueueRecord, owner: object, done: Done) -> None:
         queue = MemoryQueue(record, self._shared.hub, owner)
