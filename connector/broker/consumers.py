@@ -7,6 +7,7 @@ while they have room (CO-33); or only one of them, and who follows it when it go
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,36 +17,46 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """The consumers of one priority, served in turn."""
+    """The consumers of one priority, served in turn; who is found full loses its turn, and is last when it has room."""
 
-    __slots__ = ("_next", "members", "priority")
+    __slots__ = ("_full", "_turns", "members", "priority")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.members: list[Consumer] = []
-        self._next = 0
+        self._turns: deque[Consumer] = deque()
+        self._full: list[Consumer] = []
 
     def next(self) -> Consumer | None:
-        """The next one after the last served that can take a message now; a full one is skipped."""
-        members = self.members
-        count = len(members)
-        at = self._next
-        for _ in range(count):
-            if at >= count:
-                at = 0
-            consumer = members[at]
-            at += 1
+        """The one whose turn it is; a full one is skipped."""
+        if self._full:
+            self._wake()
+        turns = self._turns
+        while turns:
+            consumer = turns.popleft()
             if consumer.free_credit() > 0:
-                self._next = at
+                turns.append(consumer)
                 return consumer
+            self._full.append(consumer)
         return None
+
+    def add(self, consumer: Consumer) -> None:
+        """Its turn is after all others'."""
+        self._wake()
+        self.members.append(consumer)
+        self._turns.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """Take it out; whose turn it is stays."""
-        at = self.members.index(consumer)
-        del self.members[at]
-        if at < self._next:
-            self._next -= 1
+        self.members.remove(consumer)
+        (self._full if consumer in self._full else self._turns).remove(consumer)
+
+    def _wake(self) -> None:
+        """Who has room again is last."""
+        woken = [consumer for consumer in self._full if consumer.free_credit() > 0]
+        for consumer in woken:
+            self._full.remove(consumer)
+            self._turns.append(consumer)
 
 
 class Consumers:
@@ -78,7 +89,7 @@ class Consumers:
             at += 1
         if at == len(ranks) or ranks[at].priority != consumer.priority:
             ranks.insert(at, Rank(consumer.priority))
-        ranks[at].members.append(consumer)
+        ranks[at].add(consumer)
         self._choose()
 
     def remove(self, consumer: Consumer) -> bool:

@@ -163,3 +163,21 @@ def test_nobody_is_served_before_a_higher_rank_is_full(plans: list[tuple[int, in
         if served != "-":
             mine = fakes[int(served)].priority
             assert all(fake.room == 0 for fake in fakes if fake.priority > mine)
+
+
+def test_a_new_one_is_behind_all_others() -> None:
+    first = Fake("a")
+    consumers = attached(first)
+    assert serve(consumers, 1) == "a"
+    consumers.add(Fake("b"))
+    assert serve(consumers, 1) == "a"
+    consumers.add(Fake("c"))
+    assert serve(consumers, 4) == "bacb"
+
+
+def test_who_was_found_full_is_last_when_it_has_room() -> None:
+    full = Fake("a", room=0)
+    consumers = attached(full, Fake("b"), Fake("c"))
+    assert serve(consumers, 1) == "b"
+    full.room = 1 << 30
+    assert serve(consumers, 4) == "cbac"
