@@ -1,0 +1,54 @@
+"""The differences that ``docs/compat.md`` states: what is not compared, and why.
+
+Owns the list and nothing else.  A difference that is in neither place is a bug.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tools.differential.operations import Operation
+from tools.differential.side import View
+
+
+class Known(NamedTuple):
+    """An operation whose answer may differ; the sequence ends there, as the two sides go on differently."""
+
+    name: str
+    reason: str
+    applies: Callable[[Operation, View, View], bool]
+
+
+_COUNT_HEADER = re.compile(r"\(\'x-delivery-count\', \(\'[a-zA-Z]\', \d+\)\)(, )?")
+
+
+def normal(view: View) -> View:
+    """Level what is different in what messages carry.
+
+    The header ``x-delivery-count``: RabbitMQ has it on quorum queues only, here every message that comes back has it.
+    Type letter ``L``: RabbitMQ turns it into ``l``, the same type, when it rewrites headers without BCC.
+    """
+    return View(_stripped(view.answer), _stripped(view.events), _stripped(view.deliveries), view.counts)
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return _COUNT_HEADER.sub("", value).replace(", ]", "]").replace("('L', ", "('l', ")
+    if isinstance(value, dict):
+        return {name: _stripped(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_stripped(item) for item in value)
+    return value
+
+
+def _is_unknown_type(operation: Operation, ours: View, theirs: View) -> bool:
+    return (
+        operation.kind == "declare_exchange"
+        and ours.answer[:2] == ("channel.close", 406)
+        and theirs.answer[:2] == ("connection.close", 503)
+    )
+
+
+KNOWN: tuple[Known, ...] = (Known("unknown exchange type", "406 as in RabbitMQ 4, not 503", _is_unknown_type),)
