@@ -216,7 +216,7 @@ class FaultyMachine(LeaseMachine):
         self.model.delete()
 
 
-_settings = hypothesis.settings(max_examples=60, stateful_step_count=60)
+_settings = hypothesis.settings(max_examples=25, stateful_step_count=50)
 TestQuietLease = QuietMachine.TestCase
 TestQuietLease.settings = _settings
 TestSharedNameLease = SharedNameMachine.TestCase

@@ -125,6 +125,15 @@ def test_where_names_are_shared_the_count_alone_decides() -> None:
     assert [backlog.takes(sequence) for sequence in (100, 200, 300)] == [True, True, False]
 
 
+def test_a_low_count_does_not_end_a_purge() -> None:
+    """After a lost link some of what is thought to be in hand is not: the count is low until the next answer."""
+    backlog = stored(5)
+    backlog.start_purge()
+    backlog.on_short()
+    backlog.correct(5, 5, 3, backlog.begin_snapshot(is_quiet=False), is_quiet=False)
+    assert (backlog.count, backlog.purge_left) == (2, 5)
+
+
 def test_an_exact_count_ends_a_purge_that_waits_for_more() -> None:
     backlog = stored(5)
     backlog.start_purge()

@@ -343,6 +343,17 @@ def test_acknowledgements_wait_for_a_refill_or_a_tenth_of_a_second() -> None:
     assert bench.get(2) == 1
 
 
+def test_the_oldest_acknowledgement_sets_the_time() -> None:
+    bench = Bench(3)
+    bench.credit = 3
+    one, two, _ = bench.open(1, 2, 3)
+    bench.lease.settle(one)
+    due = bench.now + ACK_DELAY_S
+    bench.now += ACK_DELAY_S / 2
+    bench.lease.settle(two)
+    assert bench.lease.next_step() == (WAIT, due)
+
+
 def test_what_was_read_ahead_goes_back_when_nobody_takes_it() -> None:
     bench = Bench(3)
     bench.credit = 3
@@ -1000,8 +1011,8 @@ def test_the_first_copy_may_have_been_read_before_the_doubt_arose() -> None:
     bench.get(1, 2, 3, 5)
     lease.watch_repeated([f"id{s}" for s in (1, 2, 3, 4, 5)])
     for sequence in (1, 2, 3, 4, 5):
-        assert not lease.repeated.is_second(sequence, f"id{sequence}")
         assert lease.repeated.is_second(sequence + 10, f"id{sequence}")
+        assert not lease.repeated.is_second(sequence, f"id{sequence}")
 
 
 # --------------------------------------------------------------------------------------------- recovery

@@ -178,6 +178,29 @@ async def test_too_large_an_answer() -> None:
         assert store.too_much_count > 0
 
 
+async def test_the_recovery_counts_after_its_acknowledgements_have_arrived() -> None:
+    """Else what is on its way would be counted as still there."""
+    points: list[str] = []
+
+    async def pause(point: str) -> None:
+        points.append(point)
+        await asyncio.sleep(0)
+
+    async with RuntimeModel(FakeKubeMQ(pause, is_lazy=True)).running(counts=False) as model:
+        model.broker.on_snapshot(model.broker.begin_snapshot(), [])
+        consumer = Consumer(no_ack=True)
+        model.publish(b"1", b"2", b"3")
+        await until(lambda: len(model.stored()) == 3)
+        model.store.channel(model.queue.kubemq_channel).remove(2)  # the answer will be short
+        model.queue.add_consumer(consumer)
+        model.settle()
+        await until(lambda: "count answered" in points)
+        at = points.index("count sent")
+        assert points[at - 2 : at] == ["barrier sent", "barrier answered"]
+        await until(lambda: model.queue.lease.state is State.IDLE)
+        assert consumer.bodies == [b"1", b"3"]
+
+
 async def test_streams_are_renewed_behind_a_barrier() -> None:
     async with RuntimeModel().running() as model:
         consumer = Consumer(1)
