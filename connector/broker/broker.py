@@ -101,6 +101,7 @@ class Broker(Observer):
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._by_reported_name: dict[str, list[StoredQueue]] = {}
+        self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
         self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
         #: by the label of ``mapping.names``: "/", "" and "default" are one
         self.vhosts: dict[str, VirtualHost] = {}
@@ -151,9 +152,7 @@ class Broker(Observer):
 
     def needs_poll(self) -> bool:
         """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
-        return any(
-            queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self._active
-        )
+        return any(queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self._active)
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""
@@ -169,9 +168,7 @@ class Broker(Observer):
         KubeMQ trims reported names; where several of our queues share one, only the first sight uses the numbers
         (the largest), afterwards the counters alone are right (design.md section 6).
         """
-        found: dict[str, list[ChannelInfo]] = {}
-        for row in rows:
-            found.setdefault(row.name, []).append(row)
+        found = _by_name(rows)
         seen = set()
         for queue, mark in began:
             name = names.reported_name(queue.kubemq_channel)
@@ -191,8 +188,9 @@ class Broker(Observer):
 
     def count(self, queue: StoredQueue, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
         """As ``on_snapshot`` for one queue; returns what is waiting, None when the reported name is shared."""
-        name = names.reported_name(queue.kubemq_channel)
-        return self._count(queue, began, [row for row in rows if row.name == name])
+        if rows is not self._indexed[0]:
+            self._indexed = (rows, _by_name(rows))
+        return self._count(queue, began, self._indexed[1].get(names.reported_name(queue.kubemq_channel), []))
 
     def _count(self, queue: StoredQueue, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
         lease = queue.lease
@@ -365,3 +363,10 @@ class Broker(Observer):
         if vhost is None:
             vhost = self.vhosts[label] = VirtualHost(DEFAULT_VHOST if label == DEFAULT_VHOST else name, self)
         return vhost
+
+
+def _by_name(rows: list[ChannelInfo]) -> dict[str, list[ChannelInfo]]:
+    found: dict[str, list[ChannelInfo]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connector.broker.broker import Broker
-from connector.runtime.counts import Counts
+from connector.runtime.counts import Counts, SharedSnapshot
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
 from connector.runtime.topology_sync import TopologySync
@@ -67,7 +67,8 @@ class Hub:
         self._alarms: set[str] = set()
         self._is_reachable = True
         self._is_stopped = False
-        self.counts = Counts(store, self.broker, self.settle)
+        self.snapshot = SharedSnapshot(store)
+        self.counts = Counts(self.snapshot, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
         self.writers = [
             QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s)
@@ -79,6 +80,7 @@ class Hub:
         tasks = self._tasks
         for number, writer in enumerate(self.writers):
             tasks.keep(f"queue_writer {number}", writer.run)
+        tasks.keep("snapshot", self.snapshot.run)
         tasks.keep("counts", self.counts.run)
         tasks.keep("topology appends", self.sync.run_appends)
         tasks.keep("topology follow", self.sync.run_follow)
@@ -97,7 +99,7 @@ class Hub:
         if self._is_stopped:
             return
         if reader is None:
-            reader = self._readers[queue] = QueueReader(queue, self.store, self.broker, self.settle)
+            reader = self._readers[queue] = QueueReader(queue, self.store, self.snapshot.rows, self.broker, self.settle)
             self._tasks.start(f"queue_reader {queue.kubemq_channel}", reader.run(), lambda: self._on_reader_end(queue))
         else:
             reader.wake()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from connector.broker.broker import Broker
     from connector.broker.lease import Step
-    from connector.broker.ports import QueueStore, QueueStream
+    from connector.broker.ports import ChannelInfo, QueueStore, QueueStream
     from connector.broker.queue import StoredQueue
 
 #: A reader with nothing to do ends after this, and its stream with it.
@@ -32,10 +32,18 @@ log = structlog.get_logger(__name__)
 class QueueReader:
     """Reads one queue; ``settle`` is called after every batch of changes (dispatch and flush)."""
 
-    def __init__(self, queue: StoredQueue, store: QueueStore, broker: Broker, settle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: StoredQueue,
+        store: QueueStore,
+        snapshot: Callable[[], Awaitable[list[ChannelInfo]]],
+        broker: Broker,
+        settle: Callable[[], None],
+    ) -> None:
         self._queue = queue
         self._lease = queue.lease
         self._store = store
+        self._snapshot = snapshot
         self._broker = broker
         self._settle = settle
         self._stream: QueueStream | None = None
@@ -145,7 +153,7 @@ class QueueReader:
         if lease.sent:  # what is on its way would still be counted
             await self._prove(self._open_stream())
         began = lease.begin_snapshot()
-        rows = await self._store.snapshot()
+        rows = await self._snapshot()
         await self._get(lease.recover_size(self._broker.count(self._queue, began, rows)))
 
     async def _get(self, size: int) -> None:

@@ -154,7 +154,7 @@ class BrokerModel:
     def wake_reader(self, queue: StoredQueue) -> None:
         """See ``Hooks``."""
         if queue not in self.readers:
-            reader = DrivenReader(queue, self.store, self.broker, self.broker.dispatch)
+            reader = DrivenReader(queue, self.store, self.store.snapshot, self.broker, self.broker.dispatch)
             self.readers[queue] = Driven(reader.run())
 
     def refresh_counts(self, done: Callable[[], None]) -> None:

@@ -206,7 +206,7 @@ class LeaseModel:
         if self._is_shared:  # QueuesInfo reports both under one name
             self.broker.stored_queue(QueueRecord("default", "q_", durable=True))
         self.outbox = self.broker.outboxes[0]
-        self.reader = DrivenReader(self.queue, self.store, self.broker, self.settle)
+        self.reader = DrivenReader(self.queue, self.store, self.store.snapshot, self.broker, self.settle)
         self.run = Driven(self.reader.run())
         self.lease.purge = self._on_purge  # type: ignore[method-assign]
 

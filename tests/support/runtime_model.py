@@ -16,7 +16,7 @@ from connector.broker.counters import Counters
 from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
 from connector.broker.topology import QueueRecord
-from connector.runtime.counts import Counts
+from connector.runtime.counts import Counts, SharedSnapshot
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
 from tests.support.broker_model import Publisher, Settings
@@ -32,7 +32,8 @@ class RuntimeModel:
         self.broker = Broker(Settings(), time.monotonic, self, self.counters)
         self.broker.on_loaded()
         self.queue = self.broker.stored_queue(QueueRecord("default", "q", durable=True))
-        self.counts = Counts(self.store, self.broker, self.settle)
+        self.snapshot = SharedSnapshot(self.store)
+        self.counts = Counts(self.snapshot, self.broker, self.settle)
         self.links: list[bool] = []
         self.writers = [
             QueueWriter(outbox, self.store, self.counters, self.settle, self._on_link, deadline_s)
@@ -57,7 +58,7 @@ class RuntimeModel:
             reader.wake()
             return
         self.reader_count += 1
-        reader = self.readers[queue] = QueueReader(queue, self.store, self.broker, self.settle)
+        reader = self.readers[queue] = QueueReader(queue, self.store, self.snapshot.rows, self.broker, self.settle)
         self._start(reader.run(), lambda: self._on_reader_end(queue))
 
     def _on_reader_end(self, queue: StoredQueue) -> None:
@@ -92,6 +93,7 @@ class RuntimeModel:
     async def running(self, *, counts: bool = True, lanes: bool = True) -> AsyncIterator[RuntimeModel]:
         """Run the tasks; they are cancelled at the end."""
         async with self._group:
+            self._start(self.snapshot.run())
             if counts:
                 self._start(self.counts.run())
             if lanes:

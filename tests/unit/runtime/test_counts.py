@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from connector.broker.ports import Unavailable
+from connector.broker.ports import ChannelInfo, Unavailable
 from connector.runtime import counts as counts_module
 from tests.support.broker_model import Consumer
 from tests.support.fake_kubemq import FakeKubeMQ
@@ -92,13 +92,32 @@ async def test_who_asks_during_a_call_has_the_deadline_too() -> None:
 async def test_a_failed_call_answers_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeKubeMQ()
     store.is_up = False
-    model = RuntimeModel(store)
-    told: list[str] = []
-    model.counts.refresh(lambda: told.append("x"))
-    with pytest.raises(Unavailable):
-        await model.counts.count()
-    assert told == ["x"]
-    assert model.queue.lease.counts.known_at < 0
+    async with RuntimeModel(store).running(counts=False, lanes=False) as model:
+        told: list[str] = []
+        model.counts.refresh(lambda: told.append("x"))
+        with pytest.raises(Unavailable):
+            await model.counts.count()
+        assert told == ["x"]
+        assert model.queue.lease.counts.known_at < 0
+
+
+async def test_readers_that_recover_together_share_one_call() -> None:
+    """QueuesInfo of hundreds of channels takes KubeMQ tens of ms: who asks before a call begins shares it."""
+    store = FakeKubeMQ()
+    calls = 0
+    snapshot = store.snapshot
+
+    async def counting() -> list[ChannelInfo]:
+        nonlocal calls
+        calls += 1
+        return await snapshot()
+
+    store.snapshot = counting  # type: ignore[method-assign]
+    async with RuntimeModel(store).running(counts=False, lanes=False) as model:
+        await asyncio.gather(*[model.snapshot.rows() for _ in range(100)])
+        assert calls == 1
+        await model.snapshot.rows()
+        assert calls == 2
 
 
 async def test_it_goes_on_after_a_failure() -> None:
