@@ -33,14 +33,21 @@ class Catalog:
         self._next_id += 1
         return self._next_id - 1
 
-    def recover_queue(self, stored: StoredChannel, last_sent: int) -> None:
-        """A queue of the last run: what was handed out and not settled comes back first."""
+    def recover_queue(self, stored: StoredChannel, last_sent: int | None) -> int:
+        """A queue of the last run: what was handed out and not settled comes back first.
+
+        What exists is the database's word.  ``last_sent`` (None: not known) only tells what to flag; not known, or
+        behind what is settled, all that is stored counts as handed out.  Returns what does.
+        """
+        if last_sent is None or last_sent < self._store.settled_up_to(stored.channel_id):
+            last_sent = stored.last_sequence
         queue = self._attach(stored)
         queue.last_sequence = stored.last_sequence
         queue.stored_bytes = stored.stored_bytes
         queue.last_sent = min(last_sent, stored.last_sequence)
         queue.was_read = queue.last_sent > 0
         queue.returned = self._store.kept(stored.channel_id, queue.last_sent) if queue.last_sent else []
+        return queue.last_sent
 
     def queue(self, name: str) -> tuple[StoredChannel, QueueChannel]:
         """The queue of a checked name, made when it is new."""

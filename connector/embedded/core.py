@@ -42,6 +42,7 @@ class Core:
         self.slots = GetSlots(quirks.get_slots, self.schedule)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.event_channels = [stored for stored in self.store.load() if not self._recover(stored.kind, stored)]
+        self.marks.trust()
         self.event_positions = self.store.load_positions()
 
     def start(self) -> None:
@@ -62,7 +63,7 @@ class Core:
             self._loop.call_later(delay_s, call)
 
     async def records(self, channel: QueueChannel, sequences: Sequence[int]) -> dict[int, Record]:
-        """The records of stored Sequences, from memory or disk, in the given order."""
+        """The records of stored Sequences, from memory or disk, in the given order; what is nowhere is dropped."""
         found = dict(zip(sequences, self.engine.records(channel, sequences), strict=True))
         missing = sorted(sequence for sequence, record in found.items() if record is None)
         if missing:
@@ -70,12 +71,16 @@ class Core:
         records = {sequence: record for sequence, record in found.items() if record is not None}
         if len(records) != len(found):
             log.error("%d messages of %r are not in the database", len(found) - len(records), channel.name)
+            self.engine.drop(channel, found.keys() - records.keys())
         return records
 
     def _recover(self, kind: int, stored: StoredChannel) -> bool:
         self.catalog.reserve_id(stored.channel_id)
         if kind == QUEUE:
-            self.catalog.recover_queue(stored, self.marks.recovered(stored.channel_id))
+            known = self.marks.recovered(stored.channel_id)
+            last_sent = self.catalog.recover_queue(stored, known)
+            if last_sent != known:
+                self.marks.write(stored.channel_id, last_sent)
         return kind == QUEUE
 
 

@@ -137,7 +137,7 @@ class Engine:
     def settle(self, member: Member, sequences: Collection[int], *, forget: bool = True) -> None:
         """Acknowledge some of what the member holds, each once; ``forget``: the storage does not know yet."""
         channel, pending = member.channel, member.pending
-        if len(sequences) == len(pending):
+        if len(sequences) == len(pending) and all(map(pending.__contains__, sequences)):
             pending.clear()
         else:
             for sequence in sequences:
@@ -151,6 +151,15 @@ class Engine:
     def give_back(self, channel: QueueChannel, sequences: Iterable[int]) -> None:
         """Undo ``settle`` where the storage never heard of it: the messages are the queue's again, in their place."""
         channel.returned = sorted({*channel.returned, *sequences})
+        self._deliver(channel)
+
+    def drop(self, channel: QueueChannel, sequences: Collection[int]) -> None:
+        """These do not exist: nobody holds or gets them."""
+        channel.returned = [sequence for sequence in channel.returned if sequence not in sequences]
+        for member in channel.members:
+            for sequence in sequences:
+                member.pending.pop(sequence, None)
+        self.cache.forget(channel.shelf, sequences)
         self._deliver(channel)
 
     def leave(self, member: Member) -> None:

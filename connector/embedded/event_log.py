@@ -25,17 +25,13 @@ _CHUNK = 256
 _NS_PER_S = 1_000_000_000
 
 
-class NotStored(Exception):
-    """A log cannot be written; the text says why."""
-
-
 class EventChannel:
     """One log: what is stored, its newest events in memory, and who waits for more."""
 
     def __init__(self, stored: StoredChannel) -> None:
         self.stored = stored
         self.last_sequence = stored.last_sequence
-        self.is_written = stored.last_sequence > 0
+        self.is_written = stored.used_at > 0
         self.wakers: set[asyncio.Event] = set()
         self._tail: deque[tuple[int, Record]] = deque()
         self._tail_bytes = 0
@@ -104,10 +100,13 @@ class EventLog:
         return list(self._channels)
 
     async def open_cursor(self, request: pb.Subscribe) -> tuple[EventChannel, Cursor, str]:
-        """The log, the position and the name of a checked subscription's reader; raises NotStored."""
+        """The log, the position and the name of a checked subscription's reader.
+
+        On a full disk a log that is not written yet is read all the same: there is nothing in it.
+        """
         channel = self.channel(request.Channel)
-        if not channel.is_written and (error := await self._write(channel, [])):
-            raise NotStored(error)
+        if not channel.is_written:
+            await self._write(channel, [])
         reader = f"g:{request.Group}" if request.Group else f"c:{request.ClientID}"
         key = channel.stored.channel_id, reader
         cursor = self._groups.get(key)
@@ -130,10 +129,10 @@ class EventLog:
             self._groups.pop((channel.stored.channel_id, reader), None)
 
     def save(self, channel: EventChannel, cursor: Cursor, reader: str) -> None:
-        """Remember the reader's position."""
+        """Remember the reader's position; on disk only if its channel is there, as its id is free until then."""
         position = min([cursor.position, *(sequence - 1 for sequence in cursor.returned)])
         key = channel.stored.channel_id, reader
-        if self._positions.get(key) != position:
+        if channel.is_written and self._positions.get(key) != position:
             self._positions[key] = position
             self._core.store.set_position(*key, position)
 

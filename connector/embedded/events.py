@@ -16,7 +16,7 @@ from kubemq.grpc import kubemq_pb2 as pb
 from connector.embedded import rules
 from connector.embedded.core import Core
 from connector.embedded.event_fan import EventFan
-from connector.embedded.event_log import Cursor, EventChannel, EventLog, NotStored, received_event
+from connector.embedded.event_log import Cursor, EventChannel, EventLog, received_event
 from connector.embedded.streams import read_or_none
 
 SendContext = grpc.aio.ServicerContext[pb.Event, pb.Result]
@@ -89,7 +89,7 @@ class EventCalls:
         if not await self._claim(client_id):
             await context.abort(grpc.StatusCode.INTERNAL, rules.CLIENT_ID_IN_USE)
         try:
-            channel, cursor, reader = await self._open_cursor(request, context)
+            channel, cursor, reader = await self.log.open_cursor(request)
             waker = asyncio.Event()
             channel.wakers.add(waker)
             try:
@@ -99,12 +99,6 @@ class EventCalls:
                 self.log.close_cursor(channel, cursor, reader)
         finally:
             self._clients.discard(client_id)
-
-    async def _open_cursor(self, request: pb.Subscribe, context: SubscribeContext) -> tuple[EventChannel, Cursor, str]:
-        try:
-            return await self.log.open_cursor(request)
-        except NotStored as error:
-            return await context.abort(grpc.StatusCode.INTERNAL, str(error))
 
     async def _claim(self, client_id: str) -> bool:
         """A ClientID has one Events Store subscription; one that is just ending is waited for."""

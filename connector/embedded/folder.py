@@ -1,12 +1,14 @@
 """The data folder: one server at a time, and the small file of delivery marks.
 
 Owns the lock (``flock`` on ``lock``, gone with the process, however it ends) and ``delivered``: eight bytes per
-channel with the highest Sequence handed out.  Marks are written without fsync: they survive the process, and a power
-loss costs at most a few ``redelivered`` flags.
+channel with the highest Sequence handed out, behind a header that says they can be relied on.  Marks only tell what to
+flag as redelivered.  They are written without fsync: they survive the process, and a power loss costs at most a few
+flags.  A file that is lost, empty or known to lag has no header: everything counts as handed out then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -16,6 +18,9 @@ from pathlib import Path
 from connector.embedded.schema import Unusable
 
 _SLOT = struct.Struct("<Q")
+# Slot 0, as no channel has this id.
+_TRUSTED = int.from_bytes(b"KMQEsent", "little")
+_BLOCK_BYTES = 4096
 _LOCK_POLL_S = 0.05
 
 
@@ -63,18 +68,48 @@ class DeliveryMarks:
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         usable = len(content) - len(content) % _SLOT.size
         self._recovered = [value for (value,) in _SLOT.iter_unpack(content[:usable])]
+        self._is_known = self._recovered[:1] == [_TRUSTED]
+        self._reserved_bytes = 0
         self.failed_count = 0
+        self._erase_header()
 
-    def recovered(self, channel_id: int) -> int:
-        """What the last run had noted; 0 for none."""
+    def recovered(self, channel_id: int) -> int | None:
+        """What the last run had noted, 0 for nothing handed out; None when its marks are lost."""
+        if not self._is_known:
+            return None
         return self._recovered[channel_id] if channel_id < len(self._recovered) else 0
 
+    def trust(self) -> None:
+        """All channels of the last run are noted: from now on the file can be relied on, unless a write failed."""
+        if not self.failed_count:
+            self.write(0, _TRUSTED)
+
     def write(self, channel_id: int, sequence: int) -> None:
-        """Note a new highest Sequence; a full disk only costs flags after a crash, and is counted."""
+        """Note a new highest Sequence; on a failure the file says that it lags."""
+        offset = channel_id * _SLOT.size
         try:
-            os.pwrite(self._file, _SLOT.pack(sequence), channel_id * _SLOT.size)
+            if offset >= self._reserved_bytes:
+                self._reserve(offset)
+            os.pwrite(self._file, _SLOT.pack(sequence), offset)
         except OSError:
             self.failed_count += 1
+            self._erase_header()
+
+    def _reserve(self, offset: int) -> None:
+        """Have room for a slot, and for others, so that a disk that fills up later does not matter."""
+        wanted = (offset // _BLOCK_BYTES + 1) * _BLOCK_BYTES
+        os.posix_fallocate(self._file, 0, wanted)
+        self._reserved_bytes = wanted
+
+    def _erase_header(self) -> None:
+        """Be not relied on: a start that is interrupted, or a mark that is not written."""
+        try:
+            if os.fstat(self._file).st_size:
+                os.pwrite(self._file, _SLOT.pack(0), 0)
+        except OSError:
+            self._reserved_bytes = 0
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
 
     def close(self) -> None:
         """Give the file back."""

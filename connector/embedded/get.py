@@ -115,6 +115,9 @@ class Get:
         except BaseException:
             transaction.close()
             raise
+        missing = [sequence for sequence in transaction.accepted if sequence not in records]
+        for sequence in missing:
+            del transaction.accepted[sequence]
         now_ns = time.time_ns()
         expired = [sequence for sequence, record in records.items() if 0 < record.expires_at_ns < now_ns]
         if expired:

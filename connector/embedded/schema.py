@@ -51,6 +51,16 @@ CREATE TABLE position (
 ) WITHOUT ROWID;
 """
 
+# Written with every delete: above ``highest`` nothing of the channel was ever deleted, so it need not be looked for.
+# A database that is older than this table is taken as if all might have been.
+_SETTLED = """
+CREATE TABLE settled (
+    channel_id INTEGER PRIMARY KEY,
+    highest INTEGER NOT NULL          -- the highest Sequence that was deleted
+);
+INSERT INTO settled SELECT id, last_sequence FROM channel;
+"""
+
 
 class Unusable(Exception):
     """The data folder or its database cannot be used; the text says why and what to do."""
@@ -97,10 +107,11 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("PRAGMA cache_size = -16000")
     if not tables:
         connection.executescript(
             f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
         )
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settled'").fetchone():
+        connection.executescript(f"BEGIN; {_SETTLED} COMMIT;")

@@ -17,13 +17,15 @@ from functools import partial
 from pathlib import Path
 
 from connector.embedded.records import Record
-from connector.embedded.schema import FILE_NAME, MAX_SEQUENCE, entry_id, open_database, open_reader
+from connector.embedded.room import Room
+from connector.embedded.schema import FILE_NAME, MAX_SEQUENCE, SEQUENCE_BITS, entry_id, open_database, open_reader
 
 log = logging.getLogger("kubemq.embedded")
 
 LAZY_S = 0.02
 _RETRY_S = 0.5
 _MAX_RUNS = 16
+_ROW_BYTES = 64
 _SHRINK_PAGES = 256
 _SHRINK_ABOVE_PAGES = 16_384
 
@@ -41,6 +43,11 @@ _UPSERT_POSITION = (
     "INSERT INTO position VALUES (?, ?, ?, ?) ON CONFLICT (channel_id, reader) DO UPDATE SET"
     " sequence = excluded.sequence, used_at = excluded.used_at"
 )
+_UPSERT_SETTLED = (
+    "INSERT INTO settled VALUES (?, ?) ON CONFLICT (channel_id) DO UPDATE SET"
+    " highest = excluded.highest WHERE excluded.highest > highest"
+)
+_FULL = "the message cannot be stored: database or disk is full"
 
 
 class StoredChannel:
@@ -76,6 +83,11 @@ class Commit:
         self.firsts: list[int] = []
         self.error = ""
 
+    def size(self) -> int:
+        """About how many bytes it adds; 0 when it only takes away."""
+        appended = sum(len(record.data) + _ROW_BYTES for _, records in self.appends for record in records)
+        return appended + sum(len(data) + _ROW_BYTES for _, _, data in self.delays)
+
 
 class _Lazy:
     """What waits for the next group and nobody waits for."""
@@ -87,6 +99,18 @@ class _Lazy:
 
     def __bool__(self) -> bool:
         return bool(self.settled or self.positions or self.gone)
+
+    def halves(self) -> list[_Lazy]:
+        """The same in two pieces; none when it cannot be cut."""
+        settled = [(channel_id, sequence) for channel_id, sequences in self.settled for sequence in sequences]
+        if len(settled) < 2:
+            return []
+        middle = len(settled) // 2
+        first, second = _Lazy(), _Lazy()
+        first.settled = [(channel_id, (sequence,)) for channel_id, sequence in settled[:middle]]
+        second.settled = [(channel_id, (sequence,)) for channel_id, sequence in settled[middle:]]
+        first.positions, first.gone = self.positions, self.gone
+        return [first, second]
 
     def put_back(self, older: _Lazy) -> None:
         """Take what could not be written before what came since."""
@@ -101,8 +125,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         path = folder / FILE_NAME
         self.is_fresh = not path.exists()
+        self._room = Room(folder)
+        self._room.make_way()
         self._writer = open_database(path)
         self._reader = open_reader(path)
+        self._room.watch(self._writer)
         self._reader_lock = threading.Lock()
         self._wake = threading.Condition()
         self._commits: list[Commit] = []
@@ -131,6 +158,11 @@ class Store:
             (entry_id(channel_id, 0), entry_id(channel_id, up_to)),
         )
         return [key & MAX_SEQUENCE for (key,) in rows]
+
+    def settled_up_to(self, channel_id: int) -> int:
+        """The highest Sequence that was ever deleted: all above it are stored."""
+        row = self._writer.execute("SELECT highest FROM settled WHERE channel_id = ?", (channel_id,)).fetchone()
+        return int(row[0]) if row else 0
 
     def load_positions(self) -> dict[tuple[int, str], int]:
         """Where every durable Events Store reader stands: (channel id, reader) to the last Sequence handed out."""
@@ -209,6 +241,7 @@ class Store:
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._room.before_close()
         self._reader.close()
         self._writer.close()
 
@@ -227,7 +260,7 @@ class Store:
                     commit.error = f"the message cannot be stored: {error!r}"
             if commits:
                 self._call_in_loop(partial(_announce, commits))
-            else:
+            elif self._room.hold():
                 self._shrink()
 
     def _next_group(self) -> tuple[list[Commit], _Lazy]:
@@ -240,16 +273,37 @@ class Store:
         return commits, lazy
 
     def _write_group(self, commits: list[Commit], lazy: _Lazy) -> None:
-        """Everything in one transaction; if that fails, everything in its own, so that each gets its own answer."""
-        if not self._write(commits, lazy):
+        """Everything in one transaction; if that fails, everything in its own, so that each gets its own answer.
+
+        What nobody waits for comes first, as it makes room.
+        """
+        if self._room.fits(sum(commit.size() for commit in commits)) and not self._write(commits, lazy):
             return
-        if lazy and self._write([], lazy):
+        if lazy and (left := self._write_in_pieces(lazy)):
             with self._wake:
                 if not self._closing:
-                    self._lazy.put_back(lazy)
+                    self._lazy.put_back(left)
                     self._wake.wait(0 if commits else _RETRY_S)
         for commit in commits:
-            commit.error = self._write([commit], _Lazy())
+            commit.error = self._write([commit], _Lazy()) if self._room.fits(commit.size()) else self._refuse(_FULL)
+
+    def _write_in_pieces(self, lazy: _Lazy) -> _Lazy:
+        """Returns what cannot be written: not with the room of the reserve, and not in smaller pieces either.
+
+        A delete takes as much room in the log as what it deletes, until the log is merged.
+        """
+        if not self._write([], lazy) or not self._write([], lazy):
+            return _Lazy()
+        halves = lazy.halves()
+        if not halves:
+            return lazy
+        first, second = halves
+        left = self._write_in_pieces(first)
+        if not left:
+            return self._write_in_pieces(second)
+        second.settled += left.settled  # at the end, so that next time another one is tried first
+        second.positions, second.gone = left.positions, left.gone
+        return second
 
     def _write(self, commits: list[Commit], lazy: _Lazy) -> str:
         """One transaction; "" or why it failed.  Only what somebody waits for is synced to disk."""
@@ -283,6 +337,7 @@ class Store:
             keys = (entry_id(channel_id, 0), entry_id(channel_id, MAX_SEQUENCE))
             self._writer.execute("DELETE FROM entry WHERE id BETWEEN ? AND ?", keys)
             self._writer.execute("DELETE FROM position WHERE channel_id = ?", (channel_id,))
+            self._writer.execute("DELETE FROM settled WHERE channel_id = ?", (channel_id,))
             self._writer.execute("DELETE FROM channel WHERE id = ?", (channel_id,))
 
     def _write_commit(self, commit: Commit, staged: dict[StoredChannel, tuple[int, int]]) -> None:
@@ -309,6 +364,8 @@ class Store:
     def _delete(self, settled: Iterable[tuple[int, Collection[int]]]) -> None:
         """Delete entries by ranges where they are dense, else by a list of keys."""
         keys = sorted(entry_id(channel_id, sequence) for channel_id, sequences in settled for sequence in sequences)
+        highest = {key >> SEQUENCE_BITS: key & MAX_SEQUENCE for key in keys}
+        self._writer.executemany(_UPSERT_SETTLED, highest.items())
         runs = dense_runs(keys)
         if len(runs) > _MAX_RUNS:
             self._writer.execute("DELETE FROM entry WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(keys),))
@@ -339,7 +396,10 @@ class Store:
                 self._writer.execute("ROLLBACK")
             except sqlite3.Error:
                 log.exception("rolling back after %s", error)
-        text = f"the message cannot be stored: {error}"
+        self._room.on_error(error)
+        return self._refuse(f"the message cannot be stored: {error}")
+
+    def _refuse(self, text: str) -> str:
         if text != self._refusing:
             log.error("%s", text)
             self._refusing = text

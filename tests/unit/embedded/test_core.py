@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +14,9 @@ from kubemq.grpc import kubemq_pb2 as pb
 
 from connector.embedded.catalog import IDLE_S
 from connector.embedded.core import Core, GetSlots
-from connector.embedded.event_log import EventLog, NotStored
+from connector.embedded.event_log import EventLog
 from connector.embedded.quirks import OFF
+from connector.embedded.schema import FILE_NAME, entry_id
 from connector.embedded.settling import HANDLERS, Refused
 from connector.embedded.store import Commit
 from connector.embedded.transaction import Transaction
@@ -157,11 +159,104 @@ async def test_a_requeue_to_a_bad_name_leaves_everything_as_it_was(core: Core) -
     assert list(transaction.accepted) == [1]
 
 
-async def test_a_log_that_cannot_be_written_refuses_readers(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_be_written_is_read_all_the_same(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_everything(core, monkeypatch)
     log = EventLog(core)
-    with pytest.raises(NotStored, match="no room"):
-        await log.open_cursor(pb.Subscribe(Channel="es", ClientID="c", EventsStoreTypeData=pb.Subscribe.StartNewOnly))
+    request = pb.Subscribe(Channel="es", ClientID="c", EventsStoreTypeData=pb.Subscribe.StartFromFirst)
+    channel, cursor, reader = await log.open_cursor(request)
+    assert await log.read(channel, cursor.position + 1, 10) == []
+    log.close_cursor(channel, cursor, reader)
+    await asyncio.sleep(0)
+    assert not core.store.load_positions()
+
+
+async def test_a_log_without_events_needs_no_write_to_be_read_after_a_start(tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    before = Core(tmp_path / "again", OFF)
+    before.start()
+    assert await EventLog(before).create("es") == ""
+    await asyncio.to_thread(before.close)
+    after = Core(tmp_path / "again", OFF)  # not started: nothing is written
+    async with asyncio.timeout(5):
+        await EventLog(after).open_cursor(
+            pb.Subscribe(Channel="es", ClientID="c", EventsStoreTypeData=pb.Subscribe.StartFromFirst)
+        )
+    after.close()
+
+
+# ---- marks that lag or are lost
+
+
+async def again(folder: Path, *, publish: int, hold: int, settle: list[int], marks: bytes | None) -> Core:
+    """A core started on what another left: so many published and handed out, some settled; then its marks changed."""
+    await asyncio.to_thread(folder.mkdir)
+    before = Core(folder, OFF)
+    before.start()
+    await published(before, *[message(b"%d" % number) for number in range(1, publish + 1)])
+    if hold:
+        opened(before, hold).settle(settle)
+    await asyncio.to_thread(before.close)
+    if marks is not None:
+        (folder / "delivered").write_bytes(marks)
+    return Core(folder, OFF)
+
+
+LAGGING = b"KMQEsent" + bytes(8)
+
+
+@pytest.mark.parametrize("marks", [b"", LAGGING, bytes(4096)], ids=["lost", "lagging", "not trusted"])
+@pytest.mark.parametrize("settle", [[1, 2, 3, 4], [2, 4], [1, 4]])
+async def test_what_exists_is_what_the_database_holds(tmp_path: Path, marks: bytes, settle: list[int]) -> None:
+    core = await again(tmp_path / "again", publish=8, hold=5, settle=settle, marks=marks)
+    queue = core.engine.channels["q"]
+    left = [sequence for sequence in range(1, 9) if sequence not in settle]
+    assert (queue.waiting(), queue.delivered()) == (len(left), 8)  # all flagged: it is not known who was handed out
+    assert list(opened(core, 10).accepted) == left
+    core.close()
+
+
+async def test_lost_marks_stay_the_safe_side_at_the_start_after(tmp_path: Path) -> None:
+    core = await again(tmp_path / "again", publish=4, hold=2, settle=[], marks=b"")
+    core.close()
+    after = Core(tmp_path / "again", OFF)
+    assert after.engine.channels["q"].delivered() == 4
+    after.close()
+
+
+async def test_marks_that_are_right_flag_only_what_was_handed_out(tmp_path: Path) -> None:
+    core = await again(tmp_path / "again", publish=8, hold=5, settle=[2, 3], marks=None)
+    queue = core.engine.channels["q"]
+    assert (queue.waiting(), queue.delivered(), queue.returned) == (6, 5, [1, 4, 5])
+    core.close()
+
+
+async def test_half_a_million_messages_are_counted_fast_without_marks(tmp_path: Path) -> None:
+    folder = tmp_path / "again"
+    (await again(folder, publish=1, hold=1, settle=[1], marks=None)).close()
+    with sqlite3.connect(folder / FILE_NAME) as connection:
+        connection.execute("UPDATE channel SET last_sequence = 500001")
+        rows = ((entry_id(1, sequence), 1, 0, 0, b"x" * 100) for sequence in range(2, 500_002))
+        connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?)", rows)
+    connection.close()
+    (folder / "delivered").unlink()
+    began = time.process_time()
+    core = Core(folder, OFF)
+    assert time.process_time() - began < 2
+    assert core.engine.channels["q"].waiting() == 500_000
+    core.close()
+
+
+async def test_a_message_that_is_nowhere_is_dropped_when_it_is_met(core: Core) -> None:
+    await published(core, message(b"1"), message(b"2"), message(b"3"))
+    channel = core.engine.channels["q"]
+    core.engine.cache.forget(channel.shelf, [2])
+    core.store.forget(channel.channel_id, [2])
+    await until(lambda: not core.store.read(channel.channel_id, [2]))
+    transaction = opened(core, 3)
+    assert list(await core.records(channel, list(transaction.accepted))) == [1, 3]
+    assert channel.waiting() == 2
+    transaction.close()
+    assert list(opened(core, 3).accepted) == [1, 3]
 
 
 # ---- slots

@@ -27,11 +27,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_marks_survive(tmp_path: Path) -> None:
     marks = DeliveryMarks(tmp_path, fresh=True)
+    marks.trust()
     marks.write(5, 2**40)
     marks.write(1, 7)
     marks.close()
     again = DeliveryMarks(tmp_path, fresh=False)
-    assert [again.recovered(channel_id) for channel_id in range(8)] == [0, 7, 0, 0, 0, 2**40, 0, 0]
+    assert [again.recovered(channel_id) for channel_id in range(1, 9)] == [7, 0, 0, 0, 2**40, 0, 0, 0]
     again.close()
 
 
@@ -40,24 +41,50 @@ def test_marks_of_another_database_are_dropped(tmp_path: Path) -> None:
     marks.write(1, 7)
     marks.close()
     fresh = DeliveryMarks(tmp_path, fresh=True)
-    assert fresh.recovered(1) == 0
+    assert not fresh.recovered(1)
     fresh.close()
 
 
 def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    (tmp_path / "delivered").write_bytes(b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0")
+    (tmp_path / "delivered").write_bytes(b"KMQEsent\x02\0\0\0\0\0\0\0\x03\0")
     marks = DeliveryMarks(tmp_path, fresh=False)
-    assert [marks.recovered(channel_id) for channel_id in range(3)] == [1, 2, 0]
+    assert [marks.recovered(channel_id) for channel_id in range(1, 3)] == [2, 0]
     marks.close()
 
 
-def test_a_mark_that_cannot_be_written_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"KMQE", bytes(4096)])
+def test_marks_that_are_lost_are_not_taken_for_nothing_handed_out(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "delivered").write_bytes(content)
+    marks = DeliveryMarks(tmp_path, fresh=False)
+    assert marks.recovered(1) is None
+    marks.close()
+
+
+def test_a_start_that_did_not_note_everything_leaves_marks_that_are_lost(tmp_path: Path) -> None:
     marks = DeliveryMarks(tmp_path, fresh=True)
+    marks.trust()
+    marks.close()
+    DeliveryMarks(tmp_path, fresh=False).close()
+    again = DeliveryMarks(tmp_path, fresh=False)
+    assert again.recovered(1) is None
+    again.close()
+
+
+def test_a_mark_that_cannot_be_written_is_counted_and_not_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = DeliveryMarks(tmp_path, fresh=True)
+    marks.trust()
 
     def no_space(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", no_space)
-    marks.write(1, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", no_space)
+        marks.write(1, 7)
     assert marks.failed_count == 1
     marks.close()
+    again = DeliveryMarks(tmp_path, fresh=False)
+    assert again.recovered(1) is None
+    again.close()

@@ -207,6 +207,60 @@ async def test_a_full_disk_refuses_messages_and_loses_nothing(folder: Path) -> N
         assert "cannot be stored" in server.end()
 
 
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Iterator[Path]:
+    """A data folder on a file system of 24 MB; only root can have one."""
+    disk = tmp_path / "small"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        yield disk / "data"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+async def filled(client: RawClient, queue: str) -> int:
+    """Publish until the disk is full; how many were stored."""
+    for count in range(100):
+        if (await client.stub.SendQueueMessage(message(queue, b"x" * 500_000))).IsError:
+            return count
+    pytest.fail("the disk is never full")
+
+
+async def acknowledge_all(client: RawClient, queue: str, count: int) -> None:
+    stream = client.downstream()
+    for _ in range(count):
+        await stream.ack(await stream.get(queue, 1))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("brim", [False, True], ids=["full", "full to the brim"])
+async def test_on_a_full_disk_consuming_helps(small_folder: Path, how: signal.Signals, brim: bool) -> None:
+    queue = new_channel()
+    with EmbeddedProcess(small_folder) as server:
+        async with RawClient(server.address) as client:
+            stored = await filled(client, queue)
+        if brim:
+            room = os.statvfs(small_folder)
+            with (small_folder.parent / "foreign").open("wb") as foreign:
+                foreign.write(bytes(room.f_bavail * room.f_frsize))
+        server.restart(how)
+        async with RawClient(server.address) as client:
+            assert (await client.row(queue))["Waiting"] == stored
+            await acknowledge_all(client, queue, stored)
+            await asyncio.sleep(1)
+        server.restart(how)
+        async with RawClient(server.address) as client:
+            assert (await client.row(queue)).get("Waiting", 0) == 0
+            await client.publish(queue, "room again")
+            assert await filled(client, queue) > stored // 2
+            assert bodies(await client.downstream().get(queue, 1)) == [b"room again"]
+
+
 # ---- its life
 
 

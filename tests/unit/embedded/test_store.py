@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.embedded.records import Record
+from connector.embedded.room import Room
 from connector.embedded.schema import APPLICATION_ID, FILE_NAME, QUEUE, VERSION, Unusable, entry_id
 from connector.embedded.store import Commit, Store, StoredChannel, dense_runs
 from tests.support.waiting import wait_until
@@ -272,6 +273,124 @@ def test_a_bug_in_the_writer_is_an_answer_not_a_silence(disk: Disk) -> None:
     assert disk.submit(commit).wait(10)
     assert "AttributeError" in commit.error
     assert disk.append("a", b"1").error == ""
+
+
+class SmallDisk:
+    """What ``statvfs`` says of a disk on which only the data folder lies."""
+
+    f_frsize = 4096
+
+    def __init__(self, folder: Path, size: int) -> None:
+        used = sum(path.stat().st_size for path in folder.iterdir())
+        self.f_blocks = size // 4096
+        self.f_bavail = max(0, size - used) // 4096
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """A store that believes its disk to have 24 MB."""
+    monkeypatch.setattr("os.statvfs", lambda _: SmallDisk(tmp_path, 24 * 1024 * 1024))
+    disk = Disk(tmp_path)
+    yield disk
+    disk.store.close()
+
+
+def fill(disk: Disk) -> int:
+    """Publish until the disk is full; how many were stored."""
+    for count in range(100):
+        if error := disk.append("a", b"x" * 500_000).error:
+            assert "full" in error
+            return count
+    pytest.fail("the disk is never full")
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_a_full_disk_keeps_the_reserve_and_a_short_log(small_disk: Disk) -> None:
+    assert fill(small_disk) > 30
+    assert size_of(small_disk.folder) < 24 * 1024 * 1024
+    assert (small_disk.folder / "reserve").stat().st_size == 3 * 1024 * 1024
+
+
+def test_on_a_full_disk_what_is_settled_makes_room(small_disk: Disk) -> None:
+    stored = fill(small_disk)
+    for sequence in range(1, stored, 2):
+        small_disk.store.forget(1, [sequence])
+    wait_until(lambda: len(small_disk.rows("SELECT id FROM entry")) == stored // 2)
+    assert small_disk.append("a", b"x" * 500_000).error == ""
+    assert fill(small_disk) > stored // 4
+    assert size_of(small_disk.folder) < 24 * 1024 * 1024
+
+
+def test_a_reserve_is_given_up_for_what_is_settled_and_taken_again(disk: Disk) -> None:
+    disk.append("a", *[b"x"] * 4)
+    reserve = disk.folder / "reserve"
+    with_reserve: list[bool] = []
+    write_lazy = disk.store._write_lazy
+
+    def failing_beside_the_reserve(lazy: Any, now_s: int) -> None:
+        if lazy:
+            with_reserve.append(reserve.exists())
+            if reserve.exists():
+                raise sqlite3.OperationalError("database or disk is full")
+        write_lazy(lazy, now_s)
+
+    disk.store._write_lazy = failing_beside_the_reserve  # type: ignore[method-assign]
+    disk.store.forget(1, [1, 2])
+    wait_until(lambda: len(disk.rows()) == 2)
+    assert with_reserve[-1] is False
+    assert disk.append("a", b"y").error == ""
+    assert reserve.exists()
+
+
+def test_what_is_too_much_to_delete_at_once_is_deleted_in_pieces(disk: Disk) -> None:
+    disk.append("a", *[b"x"] * 9)
+    write_lazy = disk.store._write_lazy
+
+    def failing_for_many(lazy: Any, now_s: int) -> None:
+        sequences = [sequence for _, sequences in lazy.settled for sequence in sequences]
+        if len(sequences) > 2 or 4 in sequences:
+            raise sqlite3.OperationalError("database or disk is full")
+        write_lazy(lazy, now_s)
+
+    disk.store._write_lazy = failing_for_many  # type: ignore[method-assign]
+    disk.store.forget(1, range(1, 9))
+    disk.store.set_position(7, "c:me", 3)
+    wait_until(lambda: [key & 0xFF for key, _ in disk.rows()] == [4, 9])
+    wait_until(lambda: disk.store.load_positions() == {(7, "c:me"): 3})
+
+
+def test_a_start_on_a_full_disk_gives_up_the_reserve(small_disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_disk.append("a", b"1")
+    small_disk.store.close()
+    monkeypatch.setattr("os.statvfs", lambda _: SmallDisk(small_disk.folder, 0))
+    room = Room(small_disk.folder)
+    room.reserve_bytes = 4096
+    room.make_way()
+    assert not (small_disk.folder / "reserve").exists()
+    monkeypatch.setattr("os.statvfs", lambda _: SmallDisk(small_disk.folder, 24 * 1024 * 1024))
+    small_disk.reopen()
+    assert (small_disk.folder / "reserve").exists()
+
+
+def test_the_highest_settled_sequence_is_remembered(disk: Disk) -> None:
+    disk.append("a", *[b"x"] * 9)
+    disk.store.forget(1, [5, 2])
+    disk.reopen()
+    assert (disk.store.settled_up_to(1), disk.store.settled_up_to(2)) == (5, 0)
+    disk.store.forget(1, [1])
+    disk.reopen()
+    assert disk.store.settled_up_to(1) == 5
+
+
+def test_of_an_older_database_everything_may_have_been_settled(disk: Disk) -> None:
+    disk.append("a", *[b"x"] * 9)
+    disk.store.close()
+    disk.rows("DROP TABLE settled")
+    disk.reopen()
+    assert disk.store.settled_up_to(1) == 9
 
 
 # ---- files
