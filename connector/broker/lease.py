@@ -29,6 +29,8 @@ MAX_NEW = 1024
 #: Gets closer than this to each other read further ahead, those further apart than that do not.
 QUICK_S = 0.1
 SLOW_S = 0.5
+#: What a re-read brings besides stays within so many bytes.
+WORTH_BYTES = 32_000_000
 #: What is read beyond the free credit stays within so many bytes.
 READ_AHEAD_BYTES = 4_000_000
 #: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
@@ -276,12 +278,16 @@ class Lease(Holdings):
         if self.counts.count > 0 and wanted > 0 and not self.ready:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
             ahead = min(wanted * self._pace(), int(READ_AHEAD_BYTES / self._average_bytes))
-            new = min(self.counts.count, max(wanted, ahead, mine // 2), self._new_cap, room)
+            new = min(self.counts.count, max(wanted, ahead, self._worth(mine)), self._new_cap, room)
             if mine == 0:
                 new = max(new, 1)
         self._asked = min(mine + max(new, 0), self._link_cap)
         self._get_started = self._now()
         return self._asked
+
+    def _worth(self, mine: int) -> int:
+        """How much new a re-read of what is mine should bring: twice as much, so that it stays the smaller part."""
+        return max(mine // 2, min(2 * mine, int(WORTH_BYTES / self._average_bytes)))
 
     def _pace(self) -> int:
         """How many times the free credit a Get brings: more while Gets follow each other closely, 1 at first."""

@@ -47,7 +47,11 @@ class EmbeddedServer:
 
     async def start(self) -> None:
         """Start it and wait until it listens; raises ChildFailed."""
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"the data folder {self._data_dir} cannot be had: {error.strerror}"
+            raise ChildFailed(message) from error
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "connector.embedded",
             "--data-dir", str(self._data_dir), "--port", str(self.port), "--quirks", "off", "--parent-pipe",

@@ -18,6 +18,7 @@ from connector.broker.lease import (
     MIN_SPACING_S,
     RECYCLE_BYTES,
     RECYCLE_GETS,
+    WORTH_BYTES,
     Event,
     Lease,
     State,
@@ -458,11 +459,15 @@ def test_a_get_has_a_limit() -> None:
 
 
 def test_much_in_hand_reads_ahead() -> None:
-    """Half of what is mine, so that re-reading does not take over."""
-    bench = Bench(200)
+    """Twice what is mine, within a limit in bytes, so that re-reading stays the smaller part."""
+    bench = Bench(500)
     bench.credit = 100
     bench.open(*range(1, 101))
     bench.credit = 1
+    assert bench.lease.get_size() == 300
+    bench.lease._average_bytes = WORTH_BYTES / 70  # noqa: SLF001
+    assert bench.lease.get_size() == 170
+    bench.lease._average_bytes = WORTH_BYTES / 10  # noqa: SLF001
     assert bench.lease.get_size() == 150
 
 
