@@ -465,9 +465,9 @@ def test_much_in_hand_reads_ahead() -> None:
     bench.open(*range(1, 101))
     bench.credit = 1
     assert bench.lease.get_size() == 300
-    bench.lease._average_bytes = WORTH_BYTES / 70  # noqa: SLF001
+    bench.lease._average_bytes = WORTH_BYTES / 70
     assert bench.lease.get_size() == 170
-    bench.lease._average_bytes = WORTH_BYTES / 10  # noqa: SLF001
+    bench.lease._average_bytes = WORTH_BYTES / 40
     assert bench.lease.get_size() == 150
 
 
