@@ -56,8 +56,12 @@ class SharedSnapshot:
             except StoreError as error:
                 future.set_exception(error)
                 future.exception()  # whoever asked may be gone
-            except BaseException:  # the end, or a bug: nobody may wait for ever
+            except asyncio.CancelledError:
                 future.cancel()
+                raise
+            except Exception as error:  # a bug: nobody may wait for ever, nor be taken for cancelled
+                future.set_exception(error)
+                future.exception()
                 raise
             else:
                 future.set_result(rows)

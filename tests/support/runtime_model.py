@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from connector.broker.broker import Broker
 from connector.broker.counters import Counters
@@ -21,6 +21,13 @@ from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
 from tests.support.broker_model import Publisher, Settings
 from tests.support.fake_kubemq import FakeKubeMQ
+
+T = TypeVar("T")
+
+
+def in_background(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task that the test itself brings to its end."""
+    return asyncio.create_task(coroutine)
 
 
 class RuntimeModel:

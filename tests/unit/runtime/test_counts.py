@@ -9,9 +9,10 @@ import pytest
 
 from connector.broker.ports import ChannelInfo, Unavailable
 from connector.runtime import counts as counts_module
+from connector.runtime.counts import SharedSnapshot
 from tests.support.broker_model import Consumer
 from tests.support.fake_kubemq import FakeKubeMQ
-from tests.support.runtime_model import RuntimeModel
+from tests.support.runtime_model import RuntimeModel, in_background
 from tests.support.waiting import until
 
 
@@ -155,3 +156,45 @@ async def test_somebody_who_waits_for_a_native_message_is_enough(monkeypatch: py
         await until(lambda: ticks > 5)
         assert model.store.snapshot_count <= count + 1
         ticks = -(10**9)
+
+
+async def test_a_bug_reaches_all_who_wait_and_ends_nobody_else() -> None:
+    store = FakeKubeMQ()
+
+    def broken() -> list[ChannelInfo]:
+        raise ZeroDivisionError
+
+    store.rows = broken  # type: ignore[method-assign]
+    snapshot = SharedSnapshot(store)
+    serving = in_background(snapshot.run())
+    results = await asyncio.gather(snapshot.rows(), snapshot.rows(), return_exceptions=True)
+    assert [type(result) for result in results] == [ZeroDivisionError] * 2
+    with pytest.raises(ZeroDivisionError):
+        await serving
+    del store.rows
+    serving = in_background(snapshot.run())
+    assert await snapshot.rows() == []
+    serving.cancel()
+    await until(serving.cancelled)
+
+
+async def test_the_end_cancels_who_waits() -> None:
+    gate = Gate()
+    snapshot = SharedSnapshot(FakeKubeMQ(gate))
+    serving, waiting = in_background(snapshot.run()), in_background(snapshot.rows())
+    await until(lambda: gate.waiting == 1)
+    serving.cancel()
+    await until(lambda: serving.cancelled() and waiting.cancelled())
+
+
+async def test_who_is_gone_does_not_end_the_call_of_others() -> None:
+    gate = Gate()
+    snapshot = SharedSnapshot(FakeKubeMQ(gate))
+    serving = in_background(snapshot.run())
+    gone, stays = in_background(snapshot.rows()), in_background(snapshot.rows())
+    await until(lambda: gate.waiting == 1)
+    gone.cancel()
+    gate.is_open.set()
+    assert await stays == []
+    serving.cancel()
+    await until(serving.cancelled)
