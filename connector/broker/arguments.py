@@ -27,14 +27,17 @@ INTEGERS = frozenset("bBsuIilL")
 MAX_PRIORITY = 255
 #: 100 years in ms: RabbitMQ's largest timer.
 MAX_EXPIRY_MS = 100 * 365 * 86_400_000
-#: Arguments compared by a redeclaration.
-COMPARED = (
-    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
-    "x-max-length", "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-max-priority",
-    "x-overflow", "x-queue-mode", "x-queue-version", "x-single-active-consumer", "x-queue-type",
-    "x-quorum-initial-group-size", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
-    "x-queue-leader-locator", "x-delivery-limit", "x-queue-master-locator", "x-consumer-timeout",
+_COMPARED_ALWAYS = (
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
+    "x-max-length-bytes", "x-overflow", "x-single-active-consumer", "x-queue-type", "x-consumer-timeout",
 )  # fmt: skip
+#: Arguments compared by a redeclaration; which they are depends on the type of the queue that exists.
+COMPARED = (*_COMPARED_ALWAYS, "x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
+COMPARED_QUORUM = (
+    *_COMPARED_ALWAYS, "x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
+    "x-quorum-initial-group-size", "x-queue-leader-locator", "x-delivery-limit",
+)  # fmt: skip
+_CLASSIC, _QUORUM = ("S", b"classic"), ("S", b"quorum")
 
 
 class InvalidArgument(Exception):
@@ -125,7 +128,7 @@ def check_queue(request: QueueDeclare, label: str) -> None:
 def _check_queue_type(request: QueueDeclare, label: str) -> None:
     """Some flags and arguments go with one type of queue only."""
     arguments = request.arguments
-    if arguments.get("x-queue-type") == ("S", b"quorum"):
+    if arguments.get("x-queue-type") == _QUORUM:
         for is_set, what in (
             (request.auto_delete, "auto-delete"),
             (request.exclusive, "exclusive-owner"),
@@ -188,8 +191,14 @@ def check_equivalent(record: QueueRecord, request: QueueDeclare, label: str) -> 
                 f"inequivalent arg '{flag}' for {label}: "
                 f"received '{str(asked).lower()}' but current is '{str(current).lower()}'"
             )
-    for name in COMPARED:
-        _compare(name, request.arguments.get(name), record.arguments.get(name), label)
+    kind = record.arguments.get("x-queue-type", _CLASSIC)
+    arguments = request.arguments
+    if kind == _CLASSIC == arguments.get("x-queue-type", _CLASSIC):  # which is what no type means
+        arguments = {**arguments, "x-queue-type": kind}
+        known = {**record.arguments, "x-queue-type": kind}
+    else:
+        known = record.arguments
+    compare_tables(COMPARED_QUORUM if kind == _QUORUM else COMPARED, arguments, known, label)
 
 
 def compare_tables(names: tuple[str, ...], asked: Table, current: Table, label: str) -> None:

@@ -2,12 +2,15 @@
 
 Owns the command line and the report.  Each seed gives one sequence; a sequence with a difference is played once more,
 slowly, to rule out chance, then shrunk, and printed as lines that ``--replay`` takes.  Exit codes: 0 no difference,
-1 some.  Both brokers must run already; the connector with ``--requeue original``.
+1 some, 2 ended from outside.  Both brokers must run already, the connector with ``--requeue original``; what others have
+bound to the predeclared exchanges would show as differences, so a virtual host of its own is best, of the same name on
+both sides.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -18,11 +21,13 @@ from tools.differential.operations import Operation, draw, read_line, shrink
 from tools.differential.play import Difference, Player
 
 PROGRESS = 100
+FAILED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the seeds; returns the exit code."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # nothing may stay behind
     player = Player(options.url, options.reference)
     if options.replay:
         text = Path(options.replay).read_text(encoding="utf-8")

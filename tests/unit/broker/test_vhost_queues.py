@@ -122,6 +122,29 @@ def test_unknown_arguments_and_widths_do_not_differ(model: BrokerModel) -> None:
     assert isinstance(answer.value, DeclaredQueue)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"x-queue-type": ("S", b"classic")}, {}),
+        ({}, {"x-queue-type": ("S", b"classic")}),
+        ({}, {"x-queue-leader-locator": ("S", b"balanced")}),
+        ({"x-queue-type": ("S", b"quorum")}, {"x-queue-type": ("S", b"quorum"), "x-queue-mode": ("S", b"lazy")}),
+    ],
+)
+def test_what_a_type_of_queue_does_not_know_is_not_compared(
+    model: BrokerModel, first: dict[str, object], second: dict[str, object]
+) -> None:
+    model.declare("q", durable=True, arguments=first)
+    assert isinstance(model.declare("q", durable=True, arguments=second).value, DeclaredQueue)
+
+
+def test_no_type_is_not_quorum(model: BrokerModel) -> None:
+    model.declare("q", durable=True, arguments={"x-queue-type": ("S", b"quorum")})
+    text = "received none but current is the value 'quorum' of type 'longstr'"
+    error = model.declare("q", durable=True).error
+    assert error == ("Inequivalent", f"inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': {text}")
+
+
 def test_an_exclusive_queue_is_its_owners(model: BrokerModel) -> None:
     me, other = object(), object()
     model.declare("q", owner=me, exclusive=True)
