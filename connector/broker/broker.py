@@ -7,6 +7,7 @@ every batch.  Everything here is synchronous, so every handler is atomic.
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
@@ -95,7 +96,7 @@ class Broker(Observer):
         self._hooks = hooks
         self._ids = MessageIds(self.replica)
         self.next_message_id = self._ids.next
-        self._dirty: list[Queue] = []
+        self._dirty: deque[Queue] = deque()
         self._event_no = 0
         self._appending: dict[str, tuple[Done, float]] = {}
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
@@ -127,10 +128,9 @@ class Broker(Observer):
 
     def dispatch(self) -> None:
         """Hand out ready messages of every dirty queue; what that makes dirty too."""
-        while self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for queue in dirty:
-                queue.dispatch()
+        dirty = self._dirty
+        while dirty:  # should one fail, the others are still there for the next time
+            dirty.popleft().dispatch()
 
     def wake_reader(self, queue: StoredQueue) -> None:
         """See ``Hooks``."""

@@ -6,11 +6,12 @@ import pytest
 
 from connector.broker import broker as broker_module
 from connector.broker.errors import NotFound
+from connector.broker.message import Message
 from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.topology import decode_event
-from tests.support.broker_model import BrokerModel, Consumer
+from tests.support.broker_model import BrokerModel, Consumer, Publisher
 
 
 @pytest.fixture
@@ -207,3 +208,23 @@ def test_a_drained_queue_is_forgotten(model: BrokerModel) -> None:
     model.delete("q")
     assert list(model.broker.stored_queues()) == []
     assert model.broker.topology.undrained == {}
+
+
+class BrokenConsumer(Consumer):
+    """A bug in somebody's connection."""
+
+    def deliver(self, message: Message) -> None:
+        raise ZeroDivisionError
+
+
+def test_one_broken_consumer_does_not_keep_the_other_queues_waiting(model: BrokerModel) -> None:
+    consumers = []
+    for name in ("a", "b", "c"):
+        model.declare(name, auto_delete=True)
+        consumers.append(model.consume(name, BrokenConsumer() if name == "a" else Consumer()))
+    for name in ("a", "b", "c"):
+        model.vhost.publish("", name, b"\0\0", b"1", Publisher(), 1)
+    with pytest.raises(ZeroDivisionError):
+        model.broker.dispatch()
+    model.broker.dispatch()
+    assert [consumer.bodies for consumer in consumers] == [[], [b"1"], [b"1"]]
