@@ -586,5 +586,5 @@ class LeaseModel:
         assert not lease._purge_waiters
         assert not self.queue._moves._copies or self.queue.is_deleted
         for item in self.items.values():
-            if not item.may_vanish and (self.is_exact or not item.is_purgeable):
+            if not item.may_vanish and not (self.has_faults and item.is_purgeable):
                 assert item.is_settled, f"{item.body!r} is lost"
