@@ -286,8 +286,10 @@ def test_first_deliveries_of_one_publisher_ascend(story: Story) -> None:
 
 
 def test_other_consumers_and_redelivered_ones_have_their_own_order(story: Story) -> None:
-    session = story.open()
+    session, gone = story.open(), story.open("c2")
+    story.settle(story.deliver(story.publish(), gone))
     one, two, three = story.publish(), story.publish(), story.publish()
+    story.end(gone)
     story.settle(story.deliver(three, session))
     story.settle(story.deliver(two, session, tag="other"))
     story.settle(story.deliver(one, session, redelivered=True))
@@ -375,3 +377,21 @@ def test_a_killed_kubemq_withholds(story: Story) -> None:
 def test_what_comes_after_the_last_restart_is_left_over(story: Story) -> None:
     story.settle(story.deliver(story.publish(), story.open(LAST_LOOK)))
     assert problems(story.judge()) == {"left over": 1}
+
+
+def test_flagged_though_it_cannot_have_been_delivered_keeps_its_order(story: Story) -> None:
+    session = story.open()
+    one, two = story.publish(), story.publish()
+    story.settle(story.deliver(two, session, redelivered=True))
+    story.settle(story.deliver(one, session, redelivered=True))
+    assert problems(story.judge()) == {"out of order": 1}
+
+
+def test_flagged_as_it_may_have_been_delivered_has_no_order(story: Story) -> None:
+    session, other = story.open(), story.open("c2")
+    story.settle(story.deliver(story.publish(), other))  # a client of this queue
+    one, two = story.publish(), story.publish()
+    story.end(other)
+    story.settle(story.deliver(two, session, redelivered=True))
+    story.settle(story.deliver(one, session, redelivered=True))
+    assert problems(story.judge()) == {}

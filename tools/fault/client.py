@@ -45,13 +45,17 @@ class Channel:
 
     async def call(self, method: base.Frame) -> tuple[Any, bytes]:
         """Send a synchronous method; returns its answer, and the body that a get-ok has.  Raises Gone."""
+        return await self.ask(frame.marshal(method, self.number), method.name)
+
+    async def ask(self, data: bytes, name: str) -> tuple[Any, bytes]:
+        """Send bytes that are answered with a method.  Raises Gone."""
         self._waiting = future = asyncio.get_running_loop().create_future()
-        self.send(method)
         try:
+            self._connection.write(data)
             async with asyncio.timeout(CALL_LIMIT_S):
                 return await future
         except TimeoutError:
-            text = f"no answer to {method.name} within {CALL_LIMIT_S:g} s"
+            text = f"no answer to {name} within {CALL_LIMIT_S:g} s"
             self._connection.abort(text)
             raise Gone(text) from None
         finally:
@@ -141,7 +145,6 @@ class Connection(asyncio.Protocol):
         self._data = bytearray()
         self._control = Channel(self, 0)
         self._channels: dict[int, Channel] = {0: self._control}
-        self._started: asyncio.Future[tuple[base.Frame, bytes]] = asyncio.get_running_loop().create_future()
         self._beat: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -153,11 +156,7 @@ class Connection(asyncio.Protocol):
         except OSError as error:
             raise Gone(str(error)) from error
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
-                await connection.log_in(heartbeat_s)
-        except TimeoutError:
-            connection.abort("no answer to the handshake")
-            raise Gone(connection.reason) from None
+            await connection.log_in(heartbeat_s)
         except BaseException:
             connection.abort("not opened")
             raise
@@ -166,10 +165,7 @@ class Connection(asyncio.Protocol):
     async def log_in(self, heartbeat_s: int) -> None:
         """Do the handshake.  Raises Gone."""
         control = self._control
-        control._waiting = self._started  # noqa: SLF001 # connection.start answers the protocol header
-        self.write(header.ProtocolHeader().marshal())
-        await self._started
-        control._waiting = None  # noqa: SLF001
+        await control.ask(header.ProtocolHeader().marshal(), "the protocol header")
         capabilities: dict[str, Any] = {"connection.blocked": True, "consumer_cancel_notify": True, "basic.nack": True}
         tune, _ = await control.call(
             commands.Connection.StartOk(

@@ -10,6 +10,7 @@ and the moves of requeued messages, which are a copy and an acknowledgement.  No
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 
@@ -60,7 +61,7 @@ class Judge:
         self._to_tail = requeues_to_tail
         self._verdict = Verdict(may_withhold=may_withhold)
         self._server_faults = [each for each in ledger.disturbances if each.what in {"connector", "backend"}]
-        self._clients: dict[str, set[str]] = {}
+        self._returns: dict[str, list[float]] = {}
         self._crashes = [each for each in self._server_faults if self._is_crash(each)]
 
     def judge(self) -> Verdict:
@@ -191,19 +192,27 @@ class Judge:
     def _was_moving_unseen(self, copy: Copy) -> bool:
         """The same for a delivery that never reached its client: the first that did was flagged."""
         first = copy.deliveries[0]
-        if not first.redelivered:
-            return False
-        if copy.queue not in self._clients:
-            self._clients[copy.queue] = {
-                each.session.client for each in self._ledger.deliveries if each.copy.queue == copy.queue
-            }
-        clients = self._clients[copy.queue]
-        return any(
+        return first.redelivered and any(
             copy.publish.at <= moment and self._is_before_crash(moment, first.at)
-            for session in self._ledger.sessions
-            if session.client in clients
-            for moment in self._ends(session)
+            for moment in self._returns_of(copy.queue)
         )
+
+    def _returns_of(self, queue: str) -> list[float]:
+        """When deliveries of a queue may have gone back with a channel, in order."""
+        if queue not in self._returns:
+            clients = {each.session.client for each in self._ledger.deliveries if each.copy.queue == queue}
+            sessions = [session for session in self._ledger.sessions if session.client in clients]
+            self._returns[queue] = sorted(moment for session in sessions for moment in self._ends(session))
+        return self._returns[queue]
+
+    def _is_surely_first(self, delivery: Delivery) -> bool:
+        """Whether nobody can have been sent this copy before."""
+        copy, returns = delivery.copy, self._returns_of(delivery.copy.queue)
+        at = bisect_left(returns, copy.publish.at)
+        if at < len(returns) and returns[at] <= delivery.at:
+            return False
+        restarts = (fault for fault in self._server_faults if fault.what == "connector")
+        return not any(_overlap(fault, copy.publish.at, delivery.at) > 0 for fault in restarts)
 
     def _ends(self, session: Session) -> list[float]:
         """When a channel may have ended for the server: it may notice a broken link before the client does."""
@@ -220,11 +229,15 @@ class Judge:
     # ------------------------------------------------------------------ order
 
     def _check_order(self) -> None:
-        """One publisher's channel, one queue, one consumer: first deliveries ascend."""
+        """One publisher's channel, one queue, one consumer: first deliveries ascend.
+
+        What is flagged may have been delivered to somebody who did not receive it; where that cannot be, it was flagged
+        because it was stored again after an outage, and its order counts.
+        """
         last: dict[tuple[Session, Session, str, str], Delivery] = {}
         for delivery in self._ledger.deliveries:
             copy = delivery.copy
-            if delivery.redelivered or copy.deliveries[0] is not delivery:
+            if copy.deliveries[0] is not delivery or (delivery.redelivered and not self._is_surely_first(delivery)):
                 continue
             key = (copy.publish.session, delivery.session, delivery.consumer, copy.queue)
             before = last.get(key)
