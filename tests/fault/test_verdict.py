@@ -395,3 +395,15 @@ def test_flagged_as_it_may_have_been_delivered_has_no_order(story: Story) -> Non
     story.settle(story.deliver(two, session, redelivered=True))
     story.settle(story.deliver(one, session, redelivered=True))
     assert problems(story.judge()) == {}
+
+
+def test_the_pause_after_an_outage_is_measured(story: Story) -> None:
+    session = story.open()
+    story.settle(story.deliver(story.publish(), session))
+    outage = story.fault("backend", "BACKEND_CUT", 1.0)
+    story.wait(0.5)
+    late = story.publish()
+    story.settle(story.deliver(late, session))
+    assert outage.ended_at is not None
+    assert late.fate_at is not None
+    assert story.judge().pauses == [pytest.approx(late.fate_at - outage.ended_at)]

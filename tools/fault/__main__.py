@@ -20,6 +20,7 @@ from tools.fault import report
 from tools.fault.rig import Target
 from tools.fault.run import Outcome, perform
 from tools.fault.scenario import Backend, FaultKind, draw
+from tools.fault.verdict import Verdict
 
 FAILED = 1
 
@@ -35,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     totals: Counter[str] = Counter()
-    windows: list[float] = []
+    verdicts: list[Verdict] = []
     failed: list[int] = []
     for seed in seeds:
         outcome, folder = _one(seed, options, target)
         totals.update(outcome.verdict.counts)
         totals.update({f"! {problem}": len(texts) for problem, texts in outcome.verdict.problems.items()})
-        windows += outcome.verdict.windows
+        verdicts.append(outcome.verdict)
         _print(report.line(outcome))
         if outcome.verdict.is_good:
             if not options.keep:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(report.failure(outcome))
         _print(f"  scenario, logs and all problems: {folder}")
         _print(f"  replay: {_replay(seed, options)}")
-    _print(report.summary(totals, windows, failed, len(seeds)))
+    _print(report.summary(totals, verdicts, failed))
     return FAILED if failed else 0
 
 

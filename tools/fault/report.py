@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tools.fault.run import Outcome
+from tools.fault.verdict import Verdict
 
 TEXTS_SHOWN = 3
 
@@ -55,11 +56,17 @@ def write_story(outcome: Outcome, folder: Path) -> None:
     (folder / "problems.txt").write_text("\n".join(every) + "\n", encoding="utf-8")
 
 
-def summary(totals: Counter[str], windows: Iterable[float], failed: list[int], count: int) -> str:
+def summary(totals: Counter[str], verdicts: Iterable[Verdict], failed: list[int]) -> str:
     """The table over all seeds."""
+    verdicts = list(verdicts)
+    count = len(verdicts)
     lines = [f"{count} seeds, {len(failed)} failed{': ' if failed else ''}{' '.join(map(str, failed))}"]
     lines += [f"  {name:24} {value:8}" for name, value in sorted(totals.items())]
-    longest = max(windows, default=None)
-    if longest is not None:
-        lines.append(f"  longest time from a certain ack to the crash that undid it: {longest:.3f} s")
+    for text, seconds in (
+        ("from a certain ack to the crash that undid it", [each for verdict in verdicts for each in verdict.windows]),
+        ("from the end of an outage to the next confirm", [each for verdict in verdicts for each in verdict.pauses]),
+    ):
+        if seconds:
+            middle = sorted(seconds)[len(seconds) // 2]
+            lines.append(f"  {text}: median {middle:.3f} s, longest {max(seconds):.3f} s, {len(seconds)} times")
     return "\n".join(lines)

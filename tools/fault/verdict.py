@@ -29,12 +29,17 @@ NOTICE_S = 1.5
 
 
 class Verdict:
-    """What the ledger says: ``problems`` by kind, ``counts``, and ``windows`` of doubled messages in seconds."""
+    """What the ledger says: ``problems`` by kind, ``counts``, and two lists of seconds.
+
+    ``windows``: from a certain acknowledgement to the crash that undid it; ``pauses``: from the end of an outage of the
+    backend to the next confirm.
+    """
 
     def __init__(self, *, may_withhold: bool) -> None:
         self.problems: dict[str, list[str]] = {}
         self.counts: Counter[str] = Counter()
         self.windows: list[float] = []
+        self.pauses: list[float] = []
         self._tolerated = WITHHELD if may_withhold else frozenset()
 
     @property
@@ -80,6 +85,7 @@ class Judge:
         if self._to_tail:
             self._check_tail()
         self._check_sessions()
+        self._measure_pauses()
         return verdict
 
     def _count(self) -> None:
@@ -273,6 +279,25 @@ class Judge:
                 text = f"{self._story(came_back.copy)}\n    before {self._story(delivery.copy)}"
                 self._verdict.add("requeued before the tail", text)
                 return
+
+    def _measure_pauses(self) -> None:
+        """How soon confirms come again, where no other fault of connector or backend interferes."""
+        confirms = sorted(
+            publish.fate_at
+            for publish in self._ledger.publishes.values()
+            if publish.confirming and publish.fate is Fate.CONFIRMED and publish.fate_at is not None
+        )
+        for fault in self._server_faults:
+            at = bisect_left(confirms, _end(fault))
+            if fault.what != "backend" or at == len(confirms):
+                continue
+            end, confirmed_at = _end(fault), confirms[at]
+            if not any(
+                other.began_at <= confirmed_at and _end(other) >= end
+                for other in self._server_faults
+                if other is not fault
+            ):
+                self._verdict.pauses.append(confirmed_at - end)
 
     # ------------------------------------------------------------------ sessions
 
