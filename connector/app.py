@@ -220,7 +220,15 @@ class App:
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
             memory_high_bytes=config.memory_queues_high_bytes,
+            store_retention_s=self._retention_s(),
         )
+
+    def _retention_s(self) -> float:
+        """The server's retention; the embedded one has none."""
+        retention_s = self._config.store_retention_s if self._config.kubemq_address else 0.0
+        if retention_s:
+            log.warning("KubeMQ deletes old messages: queues are renewed before", store_retention_seconds=retention_s)
+        return retention_s
 
     async def _count(self, hub: Hub) -> None:
         """The first look at every queue: its backlog, and what an earlier life had handed out."""
@@ -315,6 +323,7 @@ class App:
             memory_queues_bytes=hub.broker.memory_bytes if hub else 0,
             is_kubemq_connected=self._is_connected(),
             queues_shared=sum(source.lease.sharing.is_on for source in sources),
+            oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
             messages_withheld=sum(source.lease.unreadable_count for source in sources),
             queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
         )

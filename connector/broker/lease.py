@@ -110,6 +110,9 @@ class Lease(Holdings):
         self.sharing = Sharing()
         self.may_withhold = False  #: the server was restarted since the channel was known to be whole
         self.is_doubtful = False  #: so it is examined before anything else
+        self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
+        self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
+        self._peeks = 0
         self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
         self._link_cap = UNBOUNDED
@@ -202,7 +205,15 @@ class Lease(Holdings):
 
     def trust(self) -> None:
         """Nothing is withheld, or it is known what."""
-        self.may_withhold = self.is_doubtful = False
+        self.may_withhold = self.is_doubtful = self.is_due = False
+
+    def peek(self) -> None:
+        """Read one message ahead, to learn its age; it goes back as what nobody takes does."""
+        self._peeks = 1
+
+    def note_oldest(self, since: float) -> None:
+        """An answer has told when its first message was stored (monotonic seconds)."""
+        self.oldest_since = since
 
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)
@@ -225,7 +236,7 @@ class Lease(Holdings):
         return self.counts.count > 0 and self._wanted() > 0
 
     def _wanted(self) -> int:
-        return self.counts.purge_left + self._credit() + len(self.adopted)
+        return self.counts.purge_left + self._credit() + len(self.adopted) + self._peeks
 
     def _fits(self) -> bool:
         """Whether one more fits into an answer with what is mine."""
@@ -442,6 +453,7 @@ class Lease(Holdings):
         self.get_count += 1
         self._stream_gets += 1
         self.transaction_id = answer.transaction_id
+        self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
         if self._relinking:
             self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Why a queue moves.
 WITHHELD = "withheld"
+RETENTION = "retention"
 
 
 class Around(Protocol):
@@ -127,6 +128,13 @@ class Recovery:
             queue.move = Move(source, queue.make_source(channel, generation), reason)
         queue.hold()
         return queue.move
+
+    def renew(self, source: Source) -> None:
+        """The oldest message nears the server's retention: the queue moves, and all of it is stored anew."""
+        lease = source.lease
+        lease.may_withhold = lease.is_doubtful = lease.is_due = True
+        self._around.report("queue is renewed before the server's retention", kubemq_channel=source.kubemq_channel)
+        self.look(source)
 
     def moving_event(self, move: Move) -> dict[str, Any] | None:
         """The event that begins it, or None when it has come back already."""

@@ -16,6 +16,7 @@ from connector.broker.broker import Broker
 from connector.runtime.counts import Counts
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
+from connector.runtime.renewal import Renewal
 from connector.runtime.topology_sync import TopologySync
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Hub:
         outbox_high_bytes: int,
         outbox_high_count: int,
         memory_high_bytes: int,
+        store_retention_s: float = 0.0,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
@@ -74,6 +76,7 @@ class Hub:
         self._is_stopped = False
         self.counts = Counts(store, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
+        self.renewal = Renewal(self.broker, self.settle, store_retention_s)
         self.writers = [
             QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s, self.on_server)
             for outbox in self.broker.outboxes
@@ -89,6 +92,7 @@ class Hub:
         tasks.keep("topology follow", self.sync.run_follow)
         tasks.keep("topology snapshots", self.sync.run_snapshots)
         tasks.keep("ticks", self._tick)
+        tasks.keep("renewal", self.renewal.run)
 
     # ------------------------------------------------------------------ broker.Hooks
 

@@ -16,7 +16,7 @@ import structlog
 from connector.broker.lease import Event
 from connector.broker.outbox import BATCH_BYTES, BATCH_COUNT
 from connector.broker.ports import StoreError, TooMuch
-from connector.broker.recovery import WITHHELD
+from connector.broker.recovery import RETENTION, WITHHELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,14 +61,15 @@ class QueueMover:
         answer, is_short, subscribers = None, False, 2
         if not await self._is_ours_shared():
             answer, is_short, subscribers = await self._read_all()
-            if not is_short and subscribers <= 1 and not generations.moving:
+            if not is_short and subscribers <= 1 and not generations.moving and not self._lease.is_due:
                 if answer is not None:
                     await self._stream.close_transaction(answer.transaction_id)
                 recovery.trust(source)
                 self._settle()
                 return
         if source.is_current:
-            await self._move(recovery.begin(source, generations.reason or WITHHELD), answer, is_short=is_short)
+            reason = RETENTION if self._lease.is_due else WITHHELD
+            await self._move(recovery.begin(source, generations.reason or reason), answer, is_short=is_short)
         else:
             await self._accept_loss(answer)
 

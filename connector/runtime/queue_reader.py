@@ -7,6 +7,7 @@ nothing to do for a while, so that an idle queue costs no task and no stream.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import structlog
@@ -190,6 +191,8 @@ class QueueReader:
         if answer.error:
             self._broker.counters.kubemq_errors += 1
             raise StoreError(answer.error)
+        if answer.oldest_at:
+            lease.note_oldest(self._broker.clock() - (time.time() - answer.oldest_at))
         is_proven = lease.on_answer(answer)
         self._broker.mark_dirty(self._queue)
         self._settle()

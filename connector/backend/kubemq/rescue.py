@@ -158,4 +158,5 @@ def _subscriptions(channel: dict[str, Any]) -> list[Subscription]:
     return [
         Subscription(name, str(row.get("client_id", "")), int(row.get("pending_count", 0)))
         for row in channel.get("subscriptions") or []
+        if row.get("client_id")  # else a group whose last member has gone
     ]
