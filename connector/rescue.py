@@ -53,6 +53,8 @@ async def _rescue(config: Config, monitor: str, *, is_dry: bool) -> int:
             return 0
         left = await rescuer.free(dead)
         _tell(left, "STILL WITHHELD")
+        for row in left:
+            sys.stdout.write(f"{row.kubemq_channel}: the server said: {rescuer.said.get(row.client_id, 'nothing')}\n")
         freed = {row.kubemq_channel for row in dead} - {row.kubemq_channel for row in left}
         for vhost, name in await _queues_of(log, freed):
             event = {"v": VERSION, "id": secrets.token_hex(8), "member": "rescue", **queue_rescued(vhost, name)}

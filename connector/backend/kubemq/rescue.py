@@ -37,6 +37,7 @@ _PAGE = 1024
 _HTTP_TIMEOUT_S = 5.0
 _DROP_LIMIT_S = 20.0
 _POLL_S = 0.2
+_PROVOKE_S = 1.0
 
 
 class Subscription(NamedTuple):
@@ -53,6 +54,7 @@ class Rescuer:
     def __init__(self, store: KubeMQStore, monitor: str) -> None:
         self._store = store
         self._monitor = monitor
+        self.said: dict[str, str] = {}  #: what the server said when a dead client was provoked, by its ID
 
     async def subscriptions(self) -> list[Subscription]:
         """Every subscription on a queue of ours."""
@@ -92,21 +94,28 @@ class Rescuer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _provoke(self, client_id: str) -> None:
-        """Subscribe under a dead client's ID until cancelled."""
+        """Subscribe under a dead client's ID for a moment, again and again, until cancelled.
+
+        The server drops what it knows of the client when the second one with its ID comes, or goes.
+        """
         request = pb.Subscribe(
             SubscribeTypeData=pb.Subscribe.EventsStore,
             ClientID=client_id,
             Channel=_RESCUE,
             EventsStoreTypeData=pb.Subscribe.StartNewOnly,
         )
-        subscription = Inbound(lambda: self._store.client.open_subscription(request))
-        try:
-            while True:
-                await subscription.read()
-        except StoreError:
-            await asyncio.Event().wait()  # it has been noticed; the deadline ends the wait
-        finally:
-            subscription.drop()
+        while True:
+            subscription = Inbound(lambda: self._store.client.open_subscription(request))
+            try:
+                async with asyncio.timeout(_PROVOKE_S):
+                    await subscription.read()
+            except TimeoutError:
+                pass
+            except StoreError as error:
+                self.said[client_id] = str(error)
+            finally:
+                subscription.drop()
+            await asyncio.sleep(_POLL_S)
 
     async def _living(self) -> set[str]:
         """IDs of the pool: each of so many Gets is served by the next of them, and stays open while we look."""
