@@ -37,7 +37,7 @@ _PAGE = 1024
 _HTTP_TIMEOUT_S = 5.0
 _DROP_LIMIT_S = 20.0
 _POLL_S = 0.2
-_PROVOKE_S = 1.0
+_PROVOKE_S = 5.0
 
 
 class Subscription(NamedTuple):
@@ -167,5 +167,5 @@ def _subscriptions(channel: dict[str, Any]) -> list[Subscription]:
     return [
         Subscription(name, str(row.get("client_id", "")), int(row.get("pending_count", 0)))
         for row in channel.get("subscriptions") or []
-        if row.get("client_id")  # else a group whose last member has gone
+        if row.get("client_id") and not row.get("is_offline")  # else the group's last member has gone: all may be read
     ]
