@@ -49,14 +49,13 @@ async def _rescue(config: Config, monitor: str, *, is_dry: bool) -> int:
         rescuer = Rescuer(store, monitor)
         dead = await rescuer.dead()
         _tell(dead, "would be freed" if is_dry else "to be freed")
-        if is_dry or not dead:
+        if is_dry:
             return 0
-        left = await rescuer.free(dead)
+        left = await rescuer.free(dead) if dead else []
         _tell(left, "STILL WITHHELD")
         for row in left:
             sys.stdout.write(f"{row.kubemq_channel}: the server said: {rescuer.said.get(row.client_id, 'nothing')}\n")
-        freed = {row.kubemq_channel for row in dead} - {row.kubemq_channel for row in left}
-        for vhost, name in await _queues_of(log, freed):
+        for vhost, name in await _to_be_told(log, {row.kubemq_channel for row in left}):
             event = {"v": VERSION, "id": secrets.token_hex(8), "member": "rescue", **queue_rescued(vhost, name)}
             await log.append(encode_event(event))
             sys.stdout.write(f"connectors were told: queue {name!r} in vhost {vhost!r}\n")
@@ -77,8 +76,8 @@ def _tell(rows: list[Subscription], what: str) -> None:
         sys.stdout.write("no subscription of a dead server on any queue\n")
 
 
-async def _queues_of(log: KubeMQTopologyLog, channels: set[str]) -> list[tuple[str, str]]:
-    """The (vhost, name) of the queues that have one of these channels, by the topology log."""
+async def _to_be_told(log: KubeMQTopologyLog, left: set[str]) -> list[tuple[str, str]]:
+    """The (vhost, name) of the queues that are known to be withheld from, but for those with a channel in ``left``."""
     events: list[tuple[int, dict[str, Any]]] = []
     async with contextlib.aclosing(log.follow()) as following:
         async for sequence, data in following:
@@ -96,5 +95,6 @@ async def _queues_of(log: KubeMQTopologyLog, channels: set[str]) -> list[tuple[s
     return [
         key
         for key, record in topology.queues.items()
-        if channels & {names.kubemq_channel(*key, n) for n in (*record.generations.older, record.generations.current)}
+        if any(older.withheld for older in record.generations.older.values())
+        and not left & {names.kubemq_channel(*key, number) for number in record.generations.older}
     ]

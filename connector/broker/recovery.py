@@ -79,6 +79,9 @@ class Recovery:
             for source in self._around.sources():
                 if not source.queue.is_deleted:
                     source.lease.doubt()
+                    if source.lease.counts.withheld:  # the restart may have freed it
+                        source.lease.counts.withheld = 0
+                        source.lease.is_doubtful = True
                     self.look(source)
         self.log_server()
 
