@@ -16,6 +16,7 @@ from connector.broker.consumers import Consumers, SingleActive
 from connector.broker.errors import AccessRefused, Locked
 from connector.broker.lease import Lease
 from connector.broker.message import Message
+from connector.broker.move_receipt import MoveReceipt
 from connector.broker.outbox import OVERHEAD_BYTES, Outbox, Submission
 from connector.broker.sources import Source, credit_after, lease_of, when_all
 
@@ -320,39 +321,6 @@ class MemoryQueue(Queue):
         self.ready.clear()
         self._held.clear()
         done()
-
-
-class MoveReceipt:
-    """Told when the copies of a queue's requeued messages are stored; a refused copy is stored again later."""
-
-    retry = True
-    __slots__ = ("_copies", "_last", "_queue")
-
-    def __init__(self, queue: StoredQueue) -> None:
-        self._queue = queue
-        self._copies: dict[int, tuple[Message, Message]] = {}
-        self._last = 0
-
-    def start(self, original: Message, copy: Message) -> int:
-        """A token for one copy."""
-        self._last += 1
-        self._copies[self._last] = (original, copy)
-        return self._last
-
-    def on_stored(self, token: int) -> None:
-        """The copy is stored: the original is done with."""
-        original, _ = self._copies.pop(token)
-        lease_of(self._queue, original).finish_move(original)
-
-    def on_refused(self, token: int, reason: str) -> None:
-        """Not stored: again, under the same MessageID."""
-        del reason
-        _, copy = self._copies[token]
-        self._queue.repeat(copy, self, token)
-
-    def flush(self) -> None:
-        """The reader may have acknowledgements to send now."""
-        self._queue.credit_changed()
 
 
 class StoredQueue(Queue):
