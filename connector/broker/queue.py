@@ -597,5 +597,4 @@ class StoredQueue(Queue):
         lease.settle(message)
 
     def _put_back(self, message: Message) -> None:
-        lease: Lease = lease_of(self, message) if self.older else self.lease
-        lease.give_back(message)
+        lease_of(self, message).give_back(message)
