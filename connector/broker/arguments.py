@@ -220,7 +220,7 @@ def _compare(name: str, asked: Field | None, current: Field | None, label: str) 
 
 def _describe(value: Field | None, other: Field | None) -> str:
     """A value as RabbitMQ puts it; where the other one is missing, with its type."""
-    if value is None:
+    if value is None or (value[0] == "V" and other is not None):
         return "none"
     content = "undefined" if value[0] == "V" else value[1]
     if isinstance(content, bytes):

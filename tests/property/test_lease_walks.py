@@ -48,7 +48,7 @@ USUAL: dict[str, tuple[int, Draw]] = {
     "server_catches_up": (1, _nothing),
     "age_stream": (1, _nothing),
     "publish": (3, lambda r: {"count": r.randint(1, 6), "retry": r.random() < 0.5}),
-    "consume": (2, lambda r: {"prefetch": r.randint(0, 4), "no_ack": r.random() < 0.25}),
+    "consume": (2, lambda r: {"prefetch": r.choice((0, 0, 1, 2, 3, 4)), "no_ack": r.random() < 0.25}),
     "cancel": (1, _which),
     "ack": (4, _some),
     "requeue": (1, _some),
@@ -74,12 +74,18 @@ FAULTS: dict[str, Draw] = {
 
 
 def walk(seed: int, *, has_faults: bool) -> tuple[dict[str, bool], list[Step]]:
-    """The start and the steps of one walk; each walk knows some of the faults."""
+    """The start and the steps of one walk.
+
+    Each walk has its own taste: what others do often it does rarely or never, and it knows only some of the faults.
+    """
     r = random.Random(seed)
     start = {name: r.random() < 0.5 for name in ("is_lazy", "hides_parked", "is_counted", "in_place")}
-    names = [name for name, (weight, _) in USUAL.items() for _ in range(weight)]
+    names = ["read", "read", "publish", "store_all"]
+    for name, (weight, _) in USUAL.items():
+        names += [name] * r.choice((0, weight, weight, 3 * weight))
     if has_faults:
-        names += [name for name in FAULTS if r.random() < 0.4]
+        for name in FAULTS:
+            names += [name] * r.choice((0, 0, 0, 1, 3))
     steps = []
     for _ in range(r.randint(10, 80)):
         name = r.choice(names)
@@ -156,6 +162,26 @@ FOUND: dict[str, tuple[dict[str, bool], list[Step]]] = {
             ("send", {"steps": 3}),
             ("read", {"steps": 4}),
             ("crash_server", {"forget": 2}),
+        ],
+    ),
+    "what a half-open link held comes back while its clients still have it": (
+        {"is_counted": True},
+        [
+            ("consume", {"prefetch": 0, "no_ack": False}),
+            ("publish", {"count": 3, "retry": False}),
+            ("store_all", {}),
+            ("read", {"steps": 6}),
+            ("lose_stream", {"lingers": True}),
+            ("publish", {"count": 2, "retry": False}),
+            ("store_all", {}),
+            ("read", {"steps": 6}),
+            ("tick", {"seconds": 0.1}),
+            ("read", {"steps": 6}),
+            ("server_notices", {}),
+            ("begin_count", {}),
+            ("end_count", {}),
+            ("tick", {"seconds": 1.0}),
+            ("read", {"steps": 6}),
         ],
     ),
     "a purge limited by a low count leaves messages": (

@@ -16,8 +16,8 @@ from connector.broker.queue import StoredQueue
 from connector.broker.requests import ExchangeDeclare, QueueDeclare
 from connector.broker.topology import VERSION, decode_event, encode_event
 from connector.broker.vhost import VirtualHost
+from tests.support.driven import Driven, DrivenReader, pause
 from tests.support.fake_kubemq import FakeKubeMQ
-from tests.support.lease_model import Driven, DrivenReader, pause
 
 NOTHING = object()
 

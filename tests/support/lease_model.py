@@ -9,76 +9,22 @@ goes on when the test says so, so that anything can happen between any two actio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from typing import Any, cast
 
 from connector.broker.backlog import NEVER
 from connector.broker.broker import Broker
-from connector.broker.lease import RECYCLE_GETS, Lease, State, Step
+from connector.broker.lease import RECYCLE_GETS, Lease, State
 from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results, on_unknown
 from connector.broker.ports import StoreError
 from connector.broker.queue import StoredQueue
 from connector.broker.topology import QueueRecord
-from connector.runtime.queue_reader import QueueReader
+from tests.support.driven import Driven, DrivenReader, pause
 from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction
+from tests.support.lease_ledger import Item
 
 UNLIMITED = 1_000_000
-
-
-class Pause:
-    """Where a hand-driven coroutine stops; ``point`` says before or after which request."""
-
-    def __init__(self, point: str) -> None:
-        self.point = point
-
-    def __await__(self) -> Generator[Pause, None, None]:
-        yield self
-
-
-async def pause(point: str) -> None:
-    """The fake's pause for hand-driven coroutines."""
-    await Pause(point)
-
-
-class Driven:
-    """A coroutine that goes on only by ``resume``; ``point`` is where it stands, None at the end."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
-        self.result: Any = None
-        self.point: str | None = ""
-        self.resume()
-
-    def resume(self) -> str | None:
-        """Go on to the next pause; an exception of the coroutine passes through."""
-        try:
-            stop = self._coroutine.send(None)
-        except StopIteration as end:
-            self.point, self.result = None, end.value
-        except BaseException:
-            self.point = None
-            raise
-        else:
-            self.point = stop.point
-        return self.point
-
-    def close(self) -> None:
-        """Cancel it."""
-        self._coroutine.close()
-        self.point = None
-
-
-class DrivenReader(QueueReader):
-    """The reader with its waiting replaced by a pause: any wake-up may come at any time."""
-
-    step: Step | None = None
-
-    async def _wait(self, step: Step) -> bool:
-        self.step = step
-        await Pause("wait")
-        self.step = None
-        return True
 
 
 class Settings:
@@ -89,24 +35,6 @@ class Settings:
     requeues_in_place: bool = False
     memory_limit_bytes = 1_000_000
     vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it
-
-
-class Item:
-    """One published body: how often it may be delivered, and whether it must be."""
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.deliveries = 0
-        self.allowed = 1
-        self.is_seen = False  # a client saw it: from now on it carries redelivered
-        self.is_settled = False
-        self.is_confirmed = False
-        self.may_vanish = False  # taken by retention, a foreign reader, a purge, a delete, or never stored
-        self.may_flag = False  # stored again after an unknown result: a copy of it says redelivered
-        self.is_doubled = False  # a second copy that nobody remembers may come without redelivered
-        self.life = 0  # in which life of the connector it was last delivered
-        self.is_purgeable = False  # published during a purge: before it or after it, nobody can tell
-        self.is_purged = False  # must not be delivered any more
 
 
 class Receipt:
@@ -663,5 +591,5 @@ class LeaseModel:
         assert not lease._purge_waiters
         assert not self.queue._moves._copies or self.queue.is_deleted
         for item in self.items.values():
-            if not item.may_vanish and (self.is_exact or not item.is_purgeable):
+            if not item.may_vanish and not (self.has_faults and item.is_purgeable):
                 assert item.is_settled, f"{item.body!r} is lost"

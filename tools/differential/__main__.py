@@ -2,9 +2,8 @@
 
 Owns the command line and the report.  Each seed gives one sequence; a sequence with a difference is played once more,
 slowly, to rule out chance, then shrunk, and printed as lines that ``--replay`` takes.  Exit codes: 0 no difference,
-1 some, 2 ended from outside.  Both brokers must run already, the connector with ``--requeue original``; what others have
-bound to the predeclared exchanges would show as differences, so a virtual host of its own is best, of the same name on
-both sides.
+1 some, 2 ended from outside.  Both brokers must run already, the connector with ``--requeue original``; a virtual host
+of its own is best, of the same name on both sides, as what others have bound to the predeclared exchanges shows, too.
 """
 
 from __future__ import annotations

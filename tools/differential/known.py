@@ -51,4 +51,15 @@ def _is_unknown_type(operation: Operation, ours: View, theirs: View) -> bool:
     )
 
 
-KNOWN: tuple[Known, ...] = (Known("unknown exchange type", "406 as in RabbitMQ 4, not 503", _is_unknown_type),)
+def _is_their_failure(operation: Operation, ours: View, theirs: View) -> bool:
+    return (
+        operation.kind == "declare_queue"
+        and ours.answer[:2] == ("channel.close", 406)
+        and theirs.answer[:3] == ("connection.close", 541, "INTERNAL_ERROR")
+    )
+
+
+KNOWN: tuple[Known, ...] = (
+    Known("unknown exchange type", "406 as in RabbitMQ 4, not 503", _is_unknown_type),
+    Known("unsupported queue type", "406; RabbitMQ fails with 541 when the queue has no name", _is_their_failure),
+)

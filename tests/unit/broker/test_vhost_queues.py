@@ -112,6 +112,8 @@ def test_different_arguments(model: BrokerModel) -> None:
     label = "inequivalent arg 'x-queue-mode' for queue 'q' in vhost '/'"
     answer = model.declare("q", durable=True, arguments={"x-queue-mode": ("S", b"default")})
     assert answer.error == ("Inequivalent", f"{label}: received 'default' but current is 'lazy'")
+    answer = model.declare("q", durable=True, arguments={"x-queue-mode": ("V", None)})
+    assert answer.error == ("Inequivalent", f"{label}: received none but current is 'lazy'")
     text = f"{label}: received none but current is the value 'lazy' of type 'longstr'"
     assert model.declare("q", durable=True).error == ("Inequivalent", text)
 
