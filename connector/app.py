@@ -29,6 +29,7 @@ from connector.broker.definitions import DefinitionsError
 from connector.broker.errors import NotFound
 from connector.broker.outbox import watch_repeated
 from connector.broker.ports import StoreError
+from connector.broker.queue import StoredQueue
 from connector.ops.definitions import Api
 from connector.ops.health import OpsServer, start_ops
 from connector.ops.logs import set_up_logs
@@ -60,6 +61,7 @@ MARKS = (
     "memory_queues_high_bytes",
 )
 PING_S = 1.0
+RETRY_PING_S = 0.25
 #: Two signals so close together are one request to stop.
 SAME_SIGNAL_S = 1.0
 #: Ready means: KubeMQ has answered a Ping within this.
@@ -218,7 +220,15 @@ class App:
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
             memory_high_bytes=config.memory_queues_high_bytes,
+            store_retention_s=self._retention_s(),
         )
+
+    def _retention_s(self) -> float:
+        """The server's retention; the embedded one has none."""
+        retention_s = self._config.store_retention_s if self._config.kubemq_address else 0.0
+        if retention_s:
+            log.warning("KubeMQ deletes old messages: queues are renewed before", store_retention_seconds=retention_s)
+        return retention_s
 
     async def _count(self, hub: Hub) -> None:
         """The first look at every queue: its backlog, and what an earlier life had handed out."""
@@ -246,14 +256,14 @@ class App:
     async def _ping(self, store: KubeMQStore, hub: Hub) -> None:
         while True:
             try:
-                await store.ping()
+                server = await store.ping()
                 self._pinged_at = time.monotonic()
-                hub.on_ping(has_answered=True)
+                hub.on_ping(server)
             except StoreError as error:
                 log.warning("KubeMQ does not answer", error=str(error))
-                hub.on_ping(has_answered=False)
+                hub.on_ping(None)
             hub.settle()
-            await asyncio.sleep(PING_S)
+            await asyncio.sleep(PING_S if hub.is_reachable else RETRY_PING_S)
 
     def _policy(self) -> SessionPolicy:
         config = self._config
@@ -300,6 +310,7 @@ class App:
         vhosts = hub.broker.vhosts.values() if hub else ()
         queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
         outboxes = hub.broker.outboxes if hub else ()
+        sources = list(hub.broker.sources()) if hub else []
         return Gauges(
             connections=len(hub.connections) if hub else 0,
             channels=self._counters.channels_opened - self._counters.channels_closed,
@@ -307,10 +318,14 @@ class App:
             queues=len(queues),
             messages_ready=sum(queue.ready_count for queue in queues),
             messages_unacked=sum(queue.unacked_count for queue in queues),
-            outbox_count=sum(len(outbox) for outbox in outboxes),
+            outbox_count=sum(len(outbox) + outbox.aside_count for outbox in outboxes),
             outbox_bytes=sum(outbox.size_bytes for outbox in outboxes),
             memory_queues_bytes=hub.broker.memory_bytes if hub else 0,
             is_kubemq_connected=self._is_connected(),
+            queues_shared=sum(source.lease.sharing.is_on for source in sources),
+            oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
+            messages_withheld=sum(source.lease.unreadable_count for source in sources),
+            queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
         )
 
     # ------------------------------------------------------------------ end

@@ -1,4 +1,4 @@
-"""The command line: ``kubemq-amqp serve``, ``config show``, ``definitions export | import | diff``, ``--version``.
+"""The command line: ``kubemq-amqp serve``, ``rescue``, ``config show``, ``definitions export | import | diff``.
 
 Owns words and exit codes: 0 done, 1 failed, 2 wrong usage or settings.  Must not know how serving works; everything
 heavy is imported only when it is needed, so that help and mistakes answer at once.
@@ -32,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             sys.stderr.write(f"kubemq-amqp: {problem}\n")
         return USAGE_ERROR
-    command: int = options.command(loaded)
+    command: int = options.command(loaded, options)
     return command
 
 
-def _serve(loaded: Loaded) -> int:
+def _serve(loaded: Loaded, _options: argparse.Namespace) -> int:
     if not loaded.config.enable:
         sys.stderr.write("kubemq-amqp: switched off (enable is false)\n")
         return 0
@@ -45,7 +45,16 @@ def _serve(loaded: Loaded) -> int:
     return run(loaded.config)
 
 
-def _show(loaded: Loaded) -> int:
+def _rescue(loaded: Loaded, options: argparse.Namespace) -> int:
+    if not loaded.config.kubemq_address:
+        sys.stderr.write("kubemq-amqp: rescue needs --kubemq-address\n")
+        return USAGE_ERROR
+    from connector.rescue import run
+
+    return run(loaded.config, options.monitor, is_dry=options.dry_run)
+
+
+def _show(loaded: Loaded, _options: argparse.Namespace) -> int:
     for line in show(loaded):
         sys.stdout.write(line + "\n")
     return 0
@@ -60,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve AMQP clients", allow_abbrev=False)
     serve.set_defaults(command=_serve)
     _add_settings(serve)
+    rescue = commands.add_parser(
+        "rescue", help="free messages that a crashed KubeMQ server withholds", allow_abbrev=False
+    )
+    rescue.add_argument("--monitor", metavar="HOST:PORT", required=True, help="the server's monitoring address")
+    rescue.add_argument("--dry-run", action="store_true", help="only say what would be freed")
+    rescue.set_defaults(command=_rescue)
+    _add_settings(rescue)
     config = commands.add_parser("config", help="look at the settings")
     showing = config.add_subparsers(title="commands", required=True).add_parser(
         "show", help="print the settings in force, secrets masked, as a settings file", allow_abbrev=False

@@ -225,6 +225,15 @@ class Config:
         minimum=1,
         maximum=64,
     )
+    store_retention_s: float = _setting(
+        86400.0,
+        "Seconds after which the KubeMQ server deletes messages, read or not (Store.MaxRetention): a queue moves to "
+        "a new channel before its oldest message is that old. 0: it keeps them. Not used with the embedded server.",
+        kind.seconds,
+        name="store_retention_seconds",
+        minimum=0,
+        maximum=10 * 365 * 86400,
+    )
     publish_deadline_s: float = _setting(
         30.0,
         "Seconds a published message may wait for KubeMQ before it is nacked (without confirms: 541).",

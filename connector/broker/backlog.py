@@ -15,13 +15,17 @@ UNBOUNDED = 1 << 62
 
 
 class Snapshot(NamedTuple):
-    """Where the counters stood when a QueuesInfo call began; ``highest`` is the highest Sequence read so far."""
+    """Where the counters stood when a QueuesInfo call began; ``highest`` is the highest Sequence read so far.
+
+    ``transaction_id`` is that of the open transaction, "" when there was none.
+    """
 
     stored: int
     read: int
     confirmed: int
     quiet: bool
     highest: int
+    transaction_id: str = ""
 
 
 class Backlog:
@@ -36,6 +40,7 @@ class Backlog:
         "_net",
         "confirmed_count",
         "highest_read",
+        "is_empty",
         "known_at",
         "last_sequence",
         "pending_count",
@@ -43,6 +48,7 @@ class Backlog:
         "purge_upto",
         "read_count",
         "stored_count",
+        "withheld",
     )
 
     def __init__(self) -> None:
@@ -50,7 +56,9 @@ class Backlog:
         self.known_at = NEVER
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
+        self.is_empty = False  #: nothing at all was stored when last counted
         self.purge_left = self.purge_upto = 0
+        self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
 
@@ -85,9 +93,11 @@ class Backlog:
         """KubeMQ has no more at the moment."""
         self._net = min(self._net, 0)
 
-    def begin_snapshot(self, is_quiet: bool) -> Snapshot:
+    def begin_snapshot(self, is_quiet: bool, transaction_id: str = "") -> Snapshot:
         """Note the counters: a QueuesInfo call begins, or has answered."""
-        return Snapshot(self.stored_count, self.read_count, self.confirmed_count, is_quiet, self.highest_read)
+        return Snapshot(
+            self.stored_count, self.read_count, self.confirmed_count, is_quiet, self.highest_read, transaction_id
+        )
 
     def correct(
         self, waiting: int, last_sequence: int | None, mine_count: int, began: Snapshot, is_quiet: bool
@@ -98,10 +108,12 @@ class Backlog:
         lowers it only when nothing moved during the call.  ``last_sequence`` is None where several channels are
         reported under one name.
         """
-        unread = waiting - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
-        is_exact = began.quiet and began == self.begin_snapshot(is_quiet)
+        self.withheld = min(self.withheld, waiting)
+        unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
+        is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id)
         if is_exact or unread > self.count:
             self._net = max(0, unread)
+        self.is_empty = waiting == 0 and self.pending_count == 0
         self.last_sequence = last_sequence
         self._last_stored = began.stored
         if is_exact:

@@ -14,9 +14,11 @@ from zlib import crc32
 from connector.broker.backlog import NEVER
 from connector.broker.counters import Counters
 from connector.broker.errors import NotFound
+from connector.broker.generations import Generations
 from connector.broker.outbox import Outbox
 from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import Queue, StoredQueue
+from connector.broker.recovery import Recovery
 from connector.broker.topology import (
     VERSION,
     ExchangeRecord,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from connector.broker.backlog import Snapshot
     from connector.broker.exchanges.binding import BindingKey
     from connector.broker.ports import Clock, Done
+    from connector.broker.sources import Source
 
 #: A snapshot of the topology is written after so many events.
 SNAPSHOT_EVENTS = 1000
@@ -65,6 +68,9 @@ class Hooks(Protocol):
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """Append to the topology log; on failure ``Broker.on_append_failed`` follows."""
+
+    def report(self, what: str, **facts: object) -> None:
+        """Tell an operator, who should know."""
 
 
 class Settings(Protocol):
@@ -101,9 +107,10 @@ class Broker(Observer):
         self._appending: dict[str, tuple[Done, float]] = {}
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
-        self._by_reported_name: dict[str, list[StoredQueue]] = {}
+        self._by_reported_name: dict[str, list[Source]] = {}
         self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
         self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
+        self.recovery = Recovery(self)
         #: by the label of ``mapping.names``: "/", "" and "default" are one
         self.vhosts: dict[str, VirtualHost] = {}
         for name in (DEFAULT_VHOST, *settings.vhosts):
@@ -152,17 +159,35 @@ class Broker(Observer):
 
     def needs_poll(self) -> bool:
         """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
-        return any(queue.consumers or queue.lease.mine_count or queue.lease.counts.purge_left for queue in self._active)
+        return any(
+            queue.consumers or source.lease.mine_count or source.lease.counts.purge_left
+            for queue in self._active
+            for source in queue.sources
+        )
+
+    def sources(self) -> Iterator[Source]:
+        """Every channel of every stored queue, of deleted ones that are being emptied too."""
+        return (source for group in self._by_reported_name.values() for source in group)
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""
-        return (queue for group in self._by_reported_name.values() for queue in group)
+        return (source.queue for source in self.sources() if source.is_current)
 
-    def begin_snapshot(self) -> list[tuple[StoredQueue, Snapshot]]:
+    def add_source(self, source: Source) -> None:
+        """One more channel is counted."""
+        self._by_reported_name.setdefault(names.reported_name(source.kubemq_channel), []).append(source)
+
+    def remove_source(self, source: Source) -> None:
+        """A channel is not counted any more."""
+        group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), [])
+        if source in group:
+            group.remove(source)
+
+    def begin_snapshot(self) -> list[tuple[Source, Snapshot]]:
         """Note the counters of every lease that is not idle: a QueuesInfo call begins."""
-        return [(queue, queue.lease.begin_snapshot()) for queue in self._active]
+        return [(source, source.lease.begin_snapshot()) for queue in self._active for source in queue.sources]
 
-    def on_snapshot(self, began: list[tuple[StoredQueue, Snapshot]], rows: list[ChannelInfo]) -> None:
+    def on_snapshot(self, began: list[tuple[Source, Snapshot]], rows: list[ChannelInfo]) -> None:
         """QueuesInfo has answered: correct every lease's known backlog.
 
         KubeMQ trims reported names; where several of our queues share one, only the first sight uses the numbers
@@ -170,47 +195,77 @@ class Broker(Observer):
         """
         found = _by_name(rows)
         seen = set()
-        for queue, mark in began:
-            name = names.reported_name(queue.kubemq_channel)
+        for source, mark in began:
+            name = names.reported_name(source.kubemq_channel)
             seen.add(name)
-            self._count(queue, mark, found.get(name, []))
-            if queue.lease.backlog:
-                self.mark_dirty(queue)
-            elif queue.is_idle:
-                self._active.pop(queue, None)
+            self._count(source, mark, found.get(name, []))
+            if not source.is_current:
+                self.recovery.retire(source)
+            if source.lease.backlog:
+                self.mark_dirty(source.queue)
+            elif source.queue.is_idle:
+                self._active.pop(source.queue, None)
         for name in found.keys() - seen:  # what natives have put into queues that were idle
             candidates = found[name]
-            for queue in self._by_reported_name.get(name, ()):
-                if queue not in self._active:
-                    self._count(queue, queue.lease.begin_snapshot(), candidates)
-                    if queue.lease.backlog:
-                        self._active[queue] = None
+            for source in self._by_reported_name.get(name, ()):
+                if source.queue not in self._active:
+                    self._count(source, source.lease.begin_snapshot(), candidates)
+                    if source.lease.backlog:
+                        self._active[source.queue] = None
 
-    def count(self, queue: StoredQueue, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
-        """As ``on_snapshot`` for one queue; returns what is waiting, None when the reported name is shared."""
+    def look(self, source: Source, rows: list[ChannelInfo]) -> tuple[int | None, int]:
+        """What these rows say of one channel: (waiting, None when its reported name is shared; subscribers)."""
+        name = names.reported_name(source.kubemq_channel)
+        found = [row for row in rows if row.name == name]
+        is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(found) > 1
+        subscribers = max([row.subscribers for row in found], default=0)
+        return (None if is_shared else sum(row.waiting for row in found)), subscribers
+
+    def count(self, source: Source, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
+        """As ``on_snapshot`` for one channel; returns what is waiting, None when the reported name is shared."""
         if rows is not self._indexed[0]:
             self._indexed = (rows, _by_name(rows))
-        return self._count(queue, began, self._indexed[1].get(names.reported_name(queue.kubemq_channel), []))
+        return self._count(source, began, self._indexed[1].get(names.reported_name(source.kubemq_channel), []))
 
-    def _count(self, queue: StoredQueue, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
-        lease = queue.lease
-        group = self._by_reported_name.get(names.reported_name(queue.kubemq_channel), ())
+    def _count(self, source: Source, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
+        lease = source.lease
+        group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), ())
         is_shared = len(group) > 1 or len(candidates) > 1
         if is_shared and lease.counts.known_at > NEVER:
             lease.counts.known_at = self.clock()
-            return None
+            return None  # nor is it known whose subscribers they are
         most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
         lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
-        lease.on_snapshot(most.waiting, mark, None if is_shared else most.last_sequence)
-        return None if is_shared else most.waiting
+        subscribers = max([info.subscribers for info in candidates], default=0)
+        last_sequence = None if is_shared else most.last_sequence
+        if lease.on_snapshot(most.waiting, mark, last_sequence, subscribers):
+            self._on_sharing(source, subscribers)
+        if lease.is_doubtful:
+            self.recovery.look(source)
+        return None if is_shared else max(0, most.waiting - lease.counts.withheld)
+
+    def _on_sharing(self, source: Source, subscribers: int) -> None:
+        """Somebody else reads the channel, perhaps, or no longer."""
+        sharing = source.lease.sharing
+        if sharing.is_on and not sharing.is_certain:
+            self.refresh_counts(lambda: None)
+        else:
+            what = "channel is read by others" if sharing.is_on else "channel is read by us alone"
+            self.report(what, kubemq_channel=source.kubemq_channel, subscribers=subscribers)
+        self.mark_dirty(source.queue)
+
+    def report(self, what: str, **facts: object) -> None:
+        """See ``Hooks``."""
+        self._hooks.report(what, **facts)
 
     def stored_queue(self, record: QueueRecord) -> StoredQueue:
-        """A queue object over this record's KubeMQ channel, on the lane its name hashes to."""
+        """A queue object over this record's KubeMQ channels, on the lane its name hashes to."""
         channel = names.kubemq_channel(record.vhost, record.name)
         outbox = self.outboxes[crc32(channel.encode("utf-8")) % len(self.outboxes)]
         queue = StoredQueue(record, self, channel, outbox)
-        self._by_reported_name.setdefault(names.reported_name(channel), []).append(queue)
         self._active[queue] = None
+        self.add_source(queue.current)
+        self.recovery.restore(queue)
         return queue
 
     # ------------------------------------------------------------------ the topology log
@@ -274,7 +329,9 @@ class Broker(Observer):
         self.topology.events_since_snapshot = event_count
         self.is_loaded = True
         for vhost, name in list(self.topology.undrained):
-            self.drain(self.stored_queue(QueueRecord(vhost, name)))
+            left = self.topology.left.get((vhost, name)) or Generations()
+            self.drain(self.stored_queue(QueueRecord(vhost, name, generations=left)))
+        self.recovery.check_server()
         for event in (
             *[queue_deleted(queue) for queue in self.topology.queues.values() if not queue.durable],
             *[
@@ -312,9 +369,8 @@ class Broker(Observer):
         queue.close(lambda: self._on_drained(key, queue))
 
     def _on_drained(self, key: tuple[str, str], queue: StoredQueue) -> None:
-        group = self._by_reported_name.get(names.reported_name(queue.kubemq_channel), [])
-        if queue in group:
-            group.remove(queue)
+        for source in queue.sources:
+            self.remove_source(source)
         self._active.pop(queue, None)
 
         def answer(_result: object) -> None:
@@ -340,6 +396,24 @@ class Broker(Observer):
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """See ``VirtualHost``."""
         self._vhost(record.vhost).on_queue_deleted(record)
+
+    def on_queue_moving(self, record: QueueRecord) -> None:
+        """See ``Recovery``."""
+        queue = self._vhost(record.vhost).queues.get(record.name)
+        if isinstance(queue, StoredQueue):
+            self.recovery.on_moving(queue)
+
+    def on_queue_moved(self, record: QueueRecord) -> None:
+        """See ``Recovery``."""
+        queue = self._vhost(record.vhost).queues.get(record.name)
+        if isinstance(queue, StoredQueue):
+            self.recovery.on_moved(queue)
+
+    def on_queue_rescued(self, record: QueueRecord) -> None:
+        """See ``Recovery``."""
+        queue = self._vhost(record.vhost).queues.get(record.name)
+        if isinstance(queue, StoredQueue):
+            self.recovery.on_rescued(queue)
 
     def on_exchange_created(self, record: ExchangeRecord) -> None:
         """See ``VirtualHost``."""

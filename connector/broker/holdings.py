@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from connector.broker.acknowledged import Acknowledged, Repeated
+from connector.broker.adoption import Adopted
 from connector.broker.backlog import Backlog
 from connector.broker.proofs import Proofs
 from mapping.message_ids import is_ours
@@ -49,6 +50,8 @@ class Holdings:
         self.settled: dict[int, Message] = {}
         self.orphans: dict[tuple[int, str], Message] = {}
         self.departed: dict[tuple[int, str], Message] = {}
+        self.adopted = Adopted()
+        self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
         self.counts = Backlog()
         self.repeated = Repeated()
         self.redelivered_upto = 0
@@ -107,6 +110,8 @@ class Holdings:
             self._add_settled(sequence, message)
         elif self._leaves(self.orphans, message):
             self._remember(message)
+        elif not sequence:
+            self.adopted.settle(message)
 
     def start_move(self, message: Message) -> bool:
         """A copy of this message is about to be stored; False when it was settled already."""
@@ -118,7 +123,7 @@ class Holdings:
         if self._leaves(self.orphans, message):
             self.departed[sequence, message.message_id] = message
             return True
-        return False
+        return not sequence and self.adopted.start_move(message)
 
     def finish_move(self, message: Message) -> None:
         """The copy is stored: the original may be acknowledged."""
@@ -128,6 +133,8 @@ class Holdings:
             self._add_settled(sequence, message)
         elif self._leaves(self.departed, message):
             self._remember(message)
+        elif not sequence:
+            self.adopted.finish_move(message)
 
     def give_back(self, message: Message) -> None:
         """The message reached nobody: back into the ready list at its place, its redelivered mark unchanged."""
@@ -137,8 +144,8 @@ class Holdings:
             if not message.redelivered:
                 self._unseen.add(sequence)
             self._insert_ready(message)
-        else:
-            self._leaves(self.orphans, message)
+        elif not self._leaves(self.orphans, message) and not sequence:
+            self.adopted.give_back(message)
 
     def put_back(self, message: Message) -> bool:
         """A client refused the message: into the ready list at its place, redelivered; False when it is not held.
@@ -260,12 +267,17 @@ class Holdings:
             return is_counted
         if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
             return is_counted
+        if self.adopted and self._is_adopted(sequence, message):
+            return True
+        if sequence in self.copied:
+            self._add_settled(sequence, message)
+            return True
         if sequence <= self.inherited_upto and is_ours(message.message_id):  # natives may use an id twice
             self.repeated.watch(message.message_id)
         if self.repeated.is_second(sequence, message.message_id) or is_purged:
             self._add_settled(sequence, message)
             return True
-        if sequence <= self.redelivered_upto or (sequence <= self.highest_delivered and sequence not in self._unseen):
+        if self.was_handed_out(sequence):
             message.redelivered = True
             if self._failed:
                 message.delivery_count = self._failed.get((sequence, message.message_id), message.delivery_count)
@@ -274,6 +286,61 @@ class Holdings:
         else:
             self.ready.append(message)
         return True
+
+    def was_handed_out(self, sequence: int) -> bool:
+        """Whether a client may have seen it before."""
+        if sequence <= self.redelivered_upto:
+            return True
+        return sequence <= self.highest_delivered and sequence not in self._unseen
+
+    def cost_of(self, messages: Iterable[Message]) -> int:
+        """Bytes of these messages, for the caps."""
+        return sum(map(_cost, messages))
+
+    def wants_copy(self, message: Message) -> bool:
+        """Whether a message just read, which is not among mine, lives on: it is not acknowledged, purged or a copy."""
+        sequence, message_id = message.sequence, message.message_id
+        sent = (batch for _, _, batch in self.sent)
+        for pile in (self.settled, self.held, self.moving, *sent):
+            mine = pile.get(sequence)
+            if mine is not None and mine.message_id == message_id:
+                return False
+        if sequence in self.copied or self._acknowledged.knows(sequence, message_id):
+            return False
+        if (sequence, message_id) in self.departed:
+            return False
+        return not (self.repeated.is_second(sequence, message_id) or self.counts.takes(sequence))
+
+    def abandon(self) -> None:
+        """Nothing here is mine any more; who waits for acknowledgements need not."""
+        self._confirm(self.settled)
+        for batch in self._proofs.take_back():
+            self._confirm(batch)
+        for pile in (self.held, self.moving, self.settled):
+            pile.clear()
+        self.ready.clear()
+        self._unseen.clear()
+        self._mine_bytes = 0
+        self.counts.on_short()
+        self.counts.limit_purge()
+        self._proofs.release(is_settled=False)
+        self._check_purged()
+
+    def _is_adopted(self, sequence: int, message: Message) -> bool:
+        """The copy of what a client holds, or has decided about: it is that message from now on."""
+        adopted, message_id = self.adopted, message.message_id
+        if message_id in adopted.settled:
+            adopted.settled.remove(message_id)
+            self._add_settled(sequence, message)
+            return True
+        for waiting, pile in ((adopted.held, self.held), (adopted.moving, self.moving)):
+            known = waiting.pop(message_id, None)
+            if known is not None:
+                known.sequence, known.kubemq_channel = sequence, message.kubemq_channel
+                pile[sequence] = known
+                self.highest_delivered = max(self.highest_delivered, sequence)
+                return True
+        return False
 
     def _is_back(self, sequence: int, message_id: str) -> bool:
         """Re-link what was thought to have left the queue."""

@@ -1,9 +1,9 @@
 """The lease: one queue's reading from KubeMQ as a pure, synchronous state machine.
 
 Owns the one open KubeMQ transaction of a channel, and when it is acknowledged, closed, read again and renewed; what
-was read is in its ``Holdings``.  A transaction may end at any moment; whatever was not acknowledged comes back first,
-in order, as the same message, and is re-linked.  The rules are design.md section 3, points 1 to 10; points 11 to 13
-(foreign subscribers, recovery by generation) have no transitions yet.
+was read is in its ``Holdings``, whether somebody else reads too in its ``Sharing``.  A transaction may end at any
+moment; whatever was not acknowledged comes back first, in order, as the same message, and is re-linked.  The rules are
+design.md section 3, points 1 to 12; a move to another generation (point 13) is ``move.py``'s.
 
 Knows no gRPC, no task and no consumer: the reader (``runtime/queue_reader.py``) asks ``next_step``, performs it and
 reports back.  Acks, requeues, credit and purges only change data and are legal in every state; what the reader
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
 from connector.broker.holdings import Holdings
+from connector.broker.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,6 +81,7 @@ class StepKind(Enum):
     REFILL = "acknowledge, close, Get(mine + new)"
     RECOVER = "close if open, take a fresh snapshot, Get(mine + new) of what is there"
     BARRIER = "prove that the last acknowledgements arrived"
+    EXAMINE = "the server was restarted: see whether it withholds messages, and move the queue if it does"
 
 
 class Step(NamedTuple):
@@ -107,6 +109,12 @@ class Lease(Holdings):
         self._ahead = 1
         self.state = State.IDLE
         self.transaction_id = ""
+        self.sharing = Sharing()
+        self.may_withhold = False  #: the server was restarted since the channel was known to be whole
+        self.is_doubtful = False  #: so it is examined before anything else
+        self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
+        self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
+        self._peeks = 0
         self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
         self._link_cap = UNBOUNDED
@@ -116,6 +124,7 @@ class Lease(Holdings):
         self._asked = self._relinking = self._linked_upto = 0
         self._everything: int | None = None
         self._is_counted = True
+        self._has_left_some = False
         self._stream_bytes = self._stream_gets = 0
 
     @property
@@ -140,23 +149,34 @@ class Lease(Holdings):
 
     def begin_snapshot(self) -> Snapshot:
         """Note the counters at the start of a QueuesInfo call."""
-        return self.counts.begin_snapshot(self._is_quiet())
+        return self.counts.begin_snapshot(self._is_quiet(), self.transaction_id)
 
-    def on_snapshot(self, waiting: int, began: Snapshot, last_sequence: int | None = None) -> None:
+    def on_snapshot(
+        self, waiting: int, began: Snapshot, last_sequence: int | None = None, subscribers: int = 0
+    ) -> bool:
         """QueuesInfo says ``waiting`` messages are stored and unacknowledged (point 2).
 
-        ``last_sequence`` is None where several channels are reported under one name.
+        ``last_sequence`` is None where several channels are reported under one name.  Returns whether the verdict on
+        foreign subscribers has changed (point 11).
         """
         counts = self.counts
         if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
             counts.highest_read = self.highest_delivered = self.redelivered_upto = 0
             self._unseen.clear()
             self._failed.clear()
-            self._failed.clear()
+            self.copied.clear()
+        if self.may_withhold and counts.known_at == NEVER and waiting > counts.withheld:
+            self.is_doubtful = True
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
         counts.known_at = self._now()
         self._check_purged()
+        is_changed = self.sharing.on_count(subscribers, began.transaction_id, self.transaction_id, counts.known_at)
+        if self.sharing.is_certain and self.transaction_id and not counts.withheld:
+            self._suspect()
+        elif subscribers == 1 and self.transaction_id and self.transaction_id == began.transaction_id:
+            self.may_withhold = self.is_doubtful
+        return is_changed
 
     def on_first_sight(self, first_sequence: int, last_sequence: int, delivered: int, subscribers: int) -> None:
         """What an earlier life may have handed out comes with redelivered=true (point 10).
@@ -169,6 +189,34 @@ class Lease(Holdings):
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
         self.inherited_upto = last_sequence
 
+    @property
+    def must_keep(self) -> bool:
+        """True while the open transaction may not end: what is held would go to somebody else (point 11)."""
+        return self.sharing.is_on and bool(self.transaction_id) and bool(self.held or self.moving)
+
+    def doubt(self) -> None:
+        """The server was restarted: where something was open it may withhold messages (point 12)."""
+        self.may_withhold = True
+        if self.state is not State.IDLE or self.mine_count or self.sent or self.counts.count:
+            self.is_doubtful = True
+
+    def _suspect(self) -> None:
+        """An answer was short, or somebody else is there: a restarted server may be the reason."""
+        if self.may_withhold:
+            self.is_doubtful = True
+
+    def trust(self) -> None:
+        """Nothing is withheld, or it is known what."""
+        self.may_withhold = self.is_doubtful = self.is_due = False
+
+    def peek(self) -> None:
+        """Read one message ahead, to learn its age; it goes back as what nobody takes does."""
+        self._peeks = 1
+
+    def note_oldest(self, since: float) -> None:
+        """An answer has told when its first message was stored (monotonic seconds)."""
+        self.oldest_since = since
+
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)
 
@@ -176,16 +224,21 @@ class Lease(Holdings):
 
     def next_step(self) -> Step:
         """What the reader is to do now."""
+        if self.is_doubtful:
+            now = self._now()
+            return Step(StepKind.WAIT, self._recover_at) if now < self._recover_at else Step(StepKind.EXAMINE)
         return _CHOOSE[self.state](self)
 
     def wants_reader(self) -> bool:
         """True while a reader has something to do now or later (else it may end, and its stream with it)."""
+        if self.is_doubtful:
+            return True
         if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
         return self.counts.count > 0 and self._wanted() > 0
 
     def _wanted(self) -> int:
-        return self.counts.purge_left + self._credit()
+        return self.counts.purge_left + self._credit() + len(self.adopted) + self._peeks
 
     def _fits(self) -> bool:
         """Whether one more fits into an answer with what is mine."""
@@ -206,6 +259,8 @@ class Lease(Holdings):
 
     def _choose_open(self) -> Step:
         still = bool(self.held or self.moving)
+        if still and self.sharing.is_on:
+            return WAIT
         wanted = self.counts.count > 0 and not self.ready and self._wanted() > 0
         if not still and not self.ready:
             if wanted:
@@ -238,6 +293,8 @@ class Lease(Holdings):
         return WAIT
 
     def _choose_recovering(self) -> Step:
+        if self.must_keep:
+            return WAIT
         if self._now() < self._recover_at:
             return Step(StepKind.WAIT, self._recover_at)
         return Step(StepKind.RECOVER)
@@ -267,7 +324,13 @@ class Lease(Holdings):
 
         After a short answer the transaction may hold what was never seen.
         """
-        return self.mine_count > 0 or self.state is State.RECOVERING
+        return self.mine_count > 0 or self._has_left_some or self.state is State.RECOVERING
+
+    def leave_ready(self) -> None:
+        """The transaction is about to end: on a shared channel nothing of it may be handed out from now on."""
+        if self.sharing.is_on and self.ready:
+            self._has_left_some = True
+            self._drop_ready()
 
     def get_size(self) -> int:
         """MaxItems of the Get to be written now: all that is mine and what is new; 0 when there is nothing."""
@@ -326,6 +389,35 @@ class Lease(Holdings):
         return size
 
     @property
+    def unreadable_count(self) -> int:
+        """Withheld by the server, and not known from memory either."""
+        return max(0, self.counts.withheld - len(self.copied))
+
+    # ------------------------------------------------------------------ examined and moved (``queue_mover.py``)
+
+    def answer_room(self) -> int:
+        """How many messages fit into one answer, by what the queue has shown."""
+        return max(1, int(MAX_ANSWER_BYTES / self._average_bytes))
+
+    def note_sizes(self, messages: list[Message]) -> None:
+        """An answer that is not filed: its sizes count."""
+        self._stream_gets += 1
+        if messages:
+            size = self.cost_of(messages)
+            self._stream_bytes += size
+            self._average_bytes = size / len(messages)
+
+    def expect_larger(self) -> None:
+        """An answer was too large: messages are larger than thought."""
+        self._average_bytes *= 4
+
+    def linked_sequences(self) -> list[int]:
+        """Everything of the open transaction, ascending."""
+        ready = [message.sequence for message in self.ready]
+        mine = {*self.held, *self.moving, *self.settled, *ready}
+        return sorted(sequence for sequence in mine if sequence <= self._linked_upto)
+
+    @property
     def is_recycle_due(self) -> bool:
         """The stream has handed out enough: renew it before the next Get (point 14)."""
         return self._stream_bytes >= RECYCLE_BYTES or self._stream_gets >= RECYCLE_GETS
@@ -367,6 +459,7 @@ class Lease(Holdings):
         self.get_count += 1
         self._stream_gets += 1
         self.transaction_id = answer.transaction_id
+        self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
         if self._relinking:
             self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))
@@ -405,6 +498,7 @@ class Lease(Holdings):
 
     def _note_closed(self) -> None:
         self.transaction_id = ""
+        self._has_left_some = False
 
     def _note_full(self) -> None:
         self._back_off_s = BACK_OFF_S
@@ -414,11 +508,12 @@ class Lease(Holdings):
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
         self.counts.on_short()
+        self._suspect()
         self._back_off()
 
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
-        self.transaction_id = ""
+        self._note_closed()
         self._settle_again(self._proofs.take_back())
         self._back_off()
 

@@ -40,15 +40,36 @@ class Submission:
 class Outbox:
     """A lane's waiting submissions; ``wake`` is called when it turns from empty to non-empty."""
 
-    __slots__ = ("_entries", "_wake", "size_bytes")
+    __slots__ = ("_aside", "_entries", "_wake", "size_bytes")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._entries: deque[Submission] = deque()
+        self._aside: dict[StoredQueue, deque[Submission]] = {}
         self._wake = wake
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def aside_count(self) -> int:
+        """What waits because its queue is held."""
+        return sum(len(entries) for entries in self._aside.values())
+
+    def waiting_of(self, queue: StoredQueue) -> int:
+        """What of this queue has not been taken yet."""
+        return len(self._aside.get(queue, ())) + sum(entry.queue is queue for entry in self._entries)
+
+    def release(self, queue: StoredQueue) -> None:
+        """The queue is not held any more: what waits for it goes to its present channel, in its order."""
+        entries = self._entries
+        was_empty = not entries
+        entries.extendleft(reversed(self._aside.pop(queue, deque())))
+        for entry in entries:
+            if entry.queue is queue:
+                entry.kubemq_channel = queue.kubemq_channel
+        if was_empty and entries:
+            self._wake()
 
     def append(self, submission: Submission) -> None:
         """Accept one copy."""
@@ -64,7 +85,7 @@ class Outbox:
         self.size_bytes += sum(len(submission.message.body) + OVERHEAD_BYTES for submission in batch)
 
     def take(self) -> list[Submission]:
-        """The next batch in order; copies for queues deleted meanwhile are answered here and left out (PU-17)."""
+        """The next batch in order, without held queues; copies for deleted queues are answered here (PU-17)."""
         entries = self._entries
         batch: list[Submission] = []
         size = 0
@@ -74,6 +95,9 @@ class Outbox:
             if batch and size + cost > BATCH_BYTES:
                 break
             entries.popleft()
+            if submission.queue.is_held:
+                self._aside.setdefault(submission.queue, deque()).append(submission)
+                continue
             self.size_bytes -= cost
             if submission.queue.is_deleted:
                 submission.queue.on_dropped()

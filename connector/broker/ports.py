@@ -37,13 +37,20 @@ class Answer:
 
     ``error`` is KubeMQ's text when the Get itself was refused, else "".  ``failed_acks`` holds the tokens of
     AckRange requests of this stream that KubeMQ answered with an error since the last answer (success is silent).
+    ``oldest_at``: when the first message was stored, in seconds since the epoch; 0 where that is not known.
     """
 
-    __slots__ = ("error", "failed_acks", "messages", "transaction_id")
+    __slots__ = ("error", "failed_acks", "messages", "oldest_at", "transaction_id")
 
     def __init__(
-        self, transaction_id: str, messages: list[Message], error: str = "", failed_acks: Sequence[int] = ()
+        self,
+        transaction_id: str,
+        messages: list[Message],
+        error: str = "",
+        failed_acks: Sequence[int] = (),
+        oldest_at: float = 0.0,
     ) -> None:
+        self.oldest_at = oldest_at
         self.transaction_id = transaction_id
         self.messages = messages
         self.error = error

@@ -16,12 +16,15 @@ from connector.broker.consumers import Consumers, SingleActive
 from connector.broker.errors import AccessRefused, Locked
 from connector.broker.lease import Lease
 from connector.broker.message import Message
+from connector.broker.move_receipt import MoveReceipt
 from connector.broker.outbox import OVERHEAD_BYTES, Outbox, Submission
+from connector.broker.sources import Source, credit_after, lease_of, when_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from connector.broker.counters import Counters
+    from connector.broker.move import Move
     from connector.broker.ports import Clock, Consumer, Done, Receipt
     from connector.broker.topology import QueueRecord
 
@@ -320,49 +323,23 @@ class MemoryQueue(Queue):
         done()
 
 
-class MoveReceipt:
-    """Told when the copies of a queue's requeued messages are stored; a refused copy is stored again later."""
-
-    retry = True
-    __slots__ = ("_copies", "_last", "_queue")
-
-    def __init__(self, queue: StoredQueue) -> None:
-        self._queue = queue
-        self._copies: dict[int, tuple[Message, Message]] = {}
-        self._last = 0
-
-    def start(self, original: Message, copy: Message) -> int:
-        """A token for one copy."""
-        self._last += 1
-        self._copies[self._last] = (original, copy)
-        return self._last
-
-    def on_stored(self, token: int) -> None:
-        """The copy is stored: the original is done with."""
-        original, _ = self._copies.pop(token)
-        self._queue.lease.finish_move(original)
-
-    def on_refused(self, token: int, reason: str) -> None:
-        """Not stored: again, under the same MessageID."""
-        del reason
-        _, copy = self._copies[token]
-        self._queue.repeat(copy, self, token)
-
-    def flush(self) -> None:
-        """The reader may have acknowledgements to send now."""
-        self._queue.credit_changed()
-
-
 class StoredQueue(Queue):
-    """A queue whose messages live in a KubeMQ channel."""
+    """A queue whose messages live in KubeMQ: in one channel, or after a move in several (``sources.py``).
+
+    ``is_held``: what is published to it waits, until it is known that KubeMQ withholds nothing, or it has moved.
+    """
 
     is_stored = True
 
     def __init__(self, record: QueueRecord, hub: Hub, kubemq_channel: str, outbox: Outbox) -> None:
         super().__init__(record, hub)
         self.kubemq_channel = kubemq_channel
-        self.lease = Lease(self.credit, hub.clock, READ_AHEAD)
+        self.current = Source(self, kubemq_channel, 0, Lease(self.credit, hub.clock, READ_AHEAD))
+        self.older: list[Source] = []
+        self.lease = self._taking = self.current.lease
         self.ready = self.lease.ready
+        self.is_held = False
+        self.move: Move | None = None
         self._outbox = outbox
         self._moves = MoveReceipt(self)
         self._submitted = 0
@@ -372,17 +349,68 @@ class StoredQueue(Queue):
     @property
     def is_idle(self) -> bool:
         """True when nothing is known to be in the channel and nobody waits: only a native producer can change that."""
-        return not (self.consumers or self._gets or self.is_deleted or self.is_dirty) and self.lease.is_idle
+        if self.consumers or self._gets or self.is_deleted or self.is_dirty or self.older:
+            return False
+        return self.lease.is_idle
 
     @property
     def ready_count(self) -> int:
         """Read and undelivered, plus the known backlog."""
-        return self.lease.ready_count
+        return self.lease.ready_count + sum([source.lease.ready_count for source in self.older])
 
     @property
     def unacked_count(self) -> int:
         """Delivered and unsettled."""
-        return len(self.lease.held)
+        return sum([len(source.lease.held) + len(source.lease.adopted.held) for source in self.sources])
+
+    # ------------------------------------------------------------------ sources
+
+    @property
+    def sources(self) -> list[Source]:
+        """Its channels, oldest first."""
+        return [*self.older, self.current]
+
+    def make_source(self, kubemq_channel: str, generation: int) -> Source:
+        """A channel that is to be one of its sources."""
+        lease = Lease(lambda: credit_after(self, generation), self._hub.clock, READ_AHEAD)
+        return Source(self, kubemq_channel, generation, lease)
+
+    def use(self, source: Source) -> None:
+        """Write to this source from now on; the one before stays to be read."""
+        before = self.current
+        self.older.append(before)
+        source.lease.counts.pending_count, before.lease.counts.pending_count = before.lease.counts.pending_count, 0
+        self.current = source
+        self.lease = self._taking = source.lease
+        self.ready = self.lease.ready
+        self.kubemq_channel = source.kubemq_channel
+
+    def hold(self) -> None:
+        """What is published waits."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """What waited is stored, where the queue is written to now."""
+        if self.is_held:
+            self.is_held = False
+            self._outbox.release(self)
+            self._hub.mark_dirty(self)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Copies on their way to KubeMQ at this moment."""
+        return self.lease.counts.pending_count - self._outbox.waiting_of(self)
+
+    def _dispatch_all(self) -> None:
+        """Hand out the oldest first."""
+        for source in self.sources:
+            self._taking = source.lease
+            self.ready = source.lease.ready
+            super().dispatch()
+            if source.has_messages:
+                break
+        self._taking = self.lease
+        self.ready = self.lease.ready
 
     def add_consumer(self, consumer: Consumer) -> None:
         """As above; the first one makes the reader look at the channel."""
@@ -392,14 +420,27 @@ class StoredQueue(Queue):
 
     def dispatch(self) -> None:
         """As above; then the reader may have acks to send or messages to fetch."""
-        super().dispatch()
         lease = self.lease
-        if self._gets and not lease.ready and (lease.backlog == 0 or lease.is_full) and lease.is_at_rest:
+        if self.older:
+            self._dispatch_all()
+        else:
+            super().dispatch()
+        if self._gets and not lease.ready and self._has_nothing():
             gets, self._gets = self._gets, deque()
             for get in gets:
                 get(None)
-        if lease.wants_reader():
+        if lease.wants_reader() or (self.older and any(source.lease.wants_reader() for source in self.older)):
             self._hub.wake_reader(self)
+
+    def _has_nothing(self) -> bool:
+        """Whether a get need not wait any longer."""
+        for source in self.sources:
+            lease = source.lease
+            if not lease.must_keep and (
+                lease.is_doubtful or lease.ready or not (lease.is_at_rest and (lease.backlog == 0 or lease.is_full))
+            ):
+                return False
+        return True
 
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Into the lane's outbox; one confirm follows."""
@@ -412,7 +453,7 @@ class StoredQueue(Queue):
         self._outbox.append(Submission(self, message, receipt, token))
 
     def _return(self, message: Message) -> bool:
-        return self.lease.put_back(message)
+        return lease_of(self, message).put_back(message)
 
     def _append_again(self, messages: list[Message]) -> None:
         """Store a copy at the tail, then acknowledge the original (design.md section 3, point 9)."""
@@ -420,6 +461,8 @@ class StoredQueue(Queue):
         if self.is_deleted:
             return
         for message in messages:
+            if self.older:
+                lease = lease_of(self, message)
             if lease.start_move(message):
                 copy = Message(
                     message.exchange,
@@ -471,7 +514,7 @@ class StoredQueue(Queue):
         """After the copies of what was requeued are stored: the acknowledgements of all, in KubeMQ."""
 
         def prove() -> None:
-            self.lease.when_flushed(done)
+            when_all(self, Lease.when_flushed, done)
             self._hub.mark_dirty(self)
 
         self.when_stored(prove)
@@ -480,7 +523,7 @@ class StoredQueue(Queue):
         """As above; what is known to be there is read without asking for fresh counts."""
 
         def look() -> None:
-            if self.lease.ready_count:
+            if self.ready_count:
                 self._get_now(done)
             else:
                 self._when_fresh(lambda: self._get_now(done))
@@ -518,14 +561,20 @@ class StoredQueue(Queue):
         """
 
         def start() -> None:
-            count = self.lease.ready_count
-            self.lease.purge(lambda: done(count))
+            count = self.ready_count
+            if self.older:
+                when_all(self, Lease.purge, lambda: done(count))
+            else:
+                self.lease.purge(lambda: done(count))
             self._hub.mark_dirty(self)
 
         self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
 
     def _drain(self, done: Callable[[], None]) -> None:
-        self.lease.settle_everything()
+        self.release()
+        for source in self.sources:
+            source.lease.trust()
+            source.lease.settle_everything()
         self._purge_all(DRAIN_ROUNDS, done)
         self._hub.mark_dirty(self)
 
@@ -533,7 +582,7 @@ class StoredQueue(Queue):
         """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way."""
 
         def check() -> None:
-            if self.lease.ready_count and rounds > 1:
+            if self.ready_count and rounds > 1:
                 self._purge_all(rounds - 1, done)
             else:
                 done()
@@ -541,10 +590,11 @@ class StoredQueue(Queue):
         self.purge(lambda _count: self._when_counted_since(self._hub.clock(), check))
 
     def _take(self) -> Message:
-        return self.lease.take()
+        return self._taking.take()
 
     def _settle(self, message: Message) -> None:
-        self.lease.settle(message)
+        lease: Lease = lease_of(self, message) if self.older else self.lease
+        lease.settle(message)
 
     def _put_back(self, message: Message) -> None:
-        self.lease.give_back(message)
+        lease_of(self, message).give_back(message)

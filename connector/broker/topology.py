@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.amqp.wire import read_table, write_table
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
+from connector.broker.generations import Generations, unpack_generations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,7 @@ class QueueRecord:
     auto_delete: bool = False
     arguments: Table = field(default_factory=dict)
     id: int = 0
+    generations: Generations = field(default_factory=Generations)
 
 
 @dataclass(slots=True)
@@ -143,6 +145,15 @@ class Observer:
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """The queue is gone, and its bindings (reported before)."""
 
+    def on_queue_moving(self, record: QueueRecord) -> None:
+        """A move to the next generation has begun."""
+
+    def on_queue_moved(self, record: QueueRecord) -> None:
+        """The move is done: a new generation is current."""
+
+    def on_queue_rescued(self, record: QueueRecord) -> None:
+        """What older generations withheld may be read."""
+
     def on_exchange_created(self, record: ExchangeRecord) -> None:
         """An exchange exists from now on."""
 
@@ -167,6 +178,9 @@ class Topology:
         self._from: dict[tuple[str, str], dict[BindingKey, None]] = {}
         self._to: dict[tuple[str, Kind, str], dict[BindingKey, None]] = {}
         self.undrained: dict[tuple[str, str], None] = {}
+        #: of deleted queues that had moved: who declares one again goes on with its generations
+        self.left: dict[tuple[str, str], Generations] = {}
+        self.server_start = 0
         self.version = 0
         self.events_since_snapshot = 0
 
@@ -187,6 +201,7 @@ class Topology:
             auto_delete=event["auto_delete"],
             arguments=unpack_table(event["arguments"]),
             id=event.get("queue_id") or sequence,
+            generations=self.left.pop(key) if key in self.left else unpack_generations(event.get("generations")),
         )
         self.queues[key] = record
         self.undrained.pop(key, None)  # nobody declares it again before it is empty
@@ -202,7 +217,38 @@ class Topology:
             self._drop_binding(key[0], binding)
         del self.queues[key]
         self.undrained[key] = None
+        if record.generations.current or record.generations.moving:
+            self.left[key] = record.generations
         self._observer.on_queue_deleted(record)
+        return True
+
+    def _queue_moving(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self.queues.get((event["vhost"], event["name"]))
+        if record is None or not record.generations.begin(event["generation"], event["reason"]):
+            return False
+        self._observer.on_queue_moving(record)
+        return True
+
+    def _queue_moved(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self.queues.get((event["vhost"], event["name"]))
+        if record is None or not record.generations.finish(event["generation"], event["withheld"], event["copied"]):
+            return False
+        self._observer.on_queue_moved(record)
+        return True
+
+    def _queue_retired(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self.queues.get((event["vhost"], event["name"]))
+        return record is not None and record.generations.retire(event["generation"])
+
+    def _queue_rescued(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self.queues.get((event["vhost"], event["name"]))
+        if record is None or not record.generations.rescue():
+            return False
+        self._observer.on_queue_rescued(record)
+        return True
+
+    def _server_started(self, _sequence: int, event: dict[str, Any]) -> bool:
+        self.server_start = event["start_time"]
         return True
 
     def _queue_drained(self, _sequence: int, event: dict[str, Any]) -> bool:
@@ -285,10 +331,15 @@ class Topology:
         return {
             "type": "snapshot",
             "upto": self.version,
-            "queues": [{**queue_declared(r), "queue_id": r.id} for r in self.queues.values()],
+            "queues": [
+                {**queue_declared(r), "queue_id": r.id, "generations": r.generations.pack()}
+                for r in self.queues.values()
+            ],
             "exchanges": [exchange_declared(record) for record in self.exchanges.values()],
             "bindings": [binding_event("queue.bound", vhost, key) for vhost, key in self.bindings],
             "undrained": [list(key) for key in self.undrained],
+            "left": [[*key, generations.pack()] for key, generations in self.left.items()],
+            "server_start": self.server_start,
         }
 
     def load_snapshot(self, event: dict[str, Any]) -> None:
@@ -297,6 +348,9 @@ class Topology:
             _HANDLERS[declared["type"]](self, event["upto"], declared)
         for vhost, name in event["undrained"]:
             self.undrained[vhost, name] = None
+        for vhost, name, packed in event.get("left", ()):
+            self.left[vhost, name] = unpack_generations(packed)
+        self.server_start = event.get("server_start", 0)
         self.version = event["upto"]
         self.events_since_snapshot = 0
 
@@ -312,6 +366,11 @@ _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {
     "queue.declared": Topology._queue_declared,  # noqa: SLF001
     "queue.deleted": Topology._queue_deleted,  # noqa: SLF001
     "queue.drained": Topology._queue_drained,  # noqa: SLF001
+    "queue.moving": Topology._queue_moving,  # noqa: SLF001
+    "queue.moved": Topology._queue_moved,  # noqa: SLF001
+    "queue.retired": Topology._queue_retired,  # noqa: SLF001
+    "queue.rescued": Topology._queue_rescued,  # noqa: SLF001
+    "server.started": Topology._server_started,  # noqa: SLF001
     "exchange.declared": Topology._exchange_declared,  # noqa: SLF001
     "exchange.deleted": Topology._exchange_deleted,  # noqa: SLF001
     "queue.bound": Topology._bound,  # noqa: SLF001

@@ -32,6 +32,10 @@ class Gauges:
     outbox_bytes: int
     memory_queues_bytes: int
     is_kubemq_connected: bool
+    queues_shared: int = 0
+    messages_withheld: int = 0
+    oldest_message_s: float = 0.0
+    queues_in_doubt: int = 0
 
 
 _PROTOCOL = {"protocol": "amqp091"}
@@ -124,6 +128,10 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_outbox_messages", "Messages waiting to be stored in KubeMQ", ("outbox_count",)),
     ("kubemq_amqp_outbox_bytes", "Bytes waiting to be stored in KubeMQ", ("outbox_bytes",)),
     ("kubemq_amqp_memory_queues_bytes", "Bytes in queues kept in memory", ("memory_queues_bytes",)),
+    ("kubemq_amqp_shared_queues", "Queues whose channel somebody else reads too", ("queues_shared",)),
+    ("kubemq_amqp_oldest_message_seconds", "Age of the oldest message stored, as far as known", ("oldest_message_s",)),
+    ("kubemq_amqp_withheld_messages", "Stored, but a crashed KubeMQ server withholds them", ("messages_withheld",)),
+    ("kubemq_amqp_queues_in_doubt", "Queues examined or moved after a restart of KubeMQ", ("queues_in_doubt",)),
     ("kubemq_amqp_kubemq_connected", "1 while KubeMQ answers", ("is_kubemq_connected",)),
 )
 

@@ -16,6 +16,7 @@ from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
+from connector.runtime.renewal import Renewal
 from connector.runtime.topology_sync import TopologySync
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from connector.broker.broker import Settings
     from connector.broker.counters import Counters
-    from connector.broker.ports import QueueStore, TopologyLog
+    from connector.broker.ports import QueueStore, ServerInfo, TopologyLog
     from connector.broker.queue import StoredQueue
+    from connector.broker.sources import Source
     from connector.runtime.tasks import Tasks
     from connector.session.connection import Connection
 
@@ -34,6 +36,9 @@ UNREACHABLE = "KubeMQ does not answer"
 MEMORY_FULL = "queues kept in memory are full"
 #: Coarse timer: heartbeats, deadlines.
 TICK_S = 0.25
+
+#: So many queues are examined at a time after a restart of KubeMQ.
+EXAMINED_AT_ONCE = 32
 
 log = structlog.get_logger(__name__)
 
@@ -54,24 +59,27 @@ class Hub:
         outbox_high_bytes: int,
         outbox_high_count: int,
         memory_high_bytes: int,
+        store_retention_s: float = 0.0,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
         self.connections: set[Connection] = set()
         self._tasks = tasks
-        self._readers: dict[StoredQueue, QueueReader] = {}
+        self._readers: dict[Source, QueueReader] = {}
+        self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
         self._memory_high_bytes = memory_high_bytes
         self._alarms: set[str] = set()
-        self._is_reachable = True
+        self.is_reachable = True
         self._is_stopped = False
         self.snapshot = SharedSnapshot(store)
         self.counts = Counts(self.snapshot, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
+        self.renewal = Renewal(self.broker, self.settle, store_retention_s)
         self.writers = [
-            QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s)
+            QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s, self.on_server)
             for outbox in self.broker.outboxes
         ]
 
@@ -86,6 +94,7 @@ class Hub:
         tasks.keep("topology follow", self.sync.run_follow)
         tasks.keep("topology snapshots", self.sync.run_snapshots)
         tasks.keep("ticks", self._tick)
+        tasks.keep("renewal", self.renewal.run)
 
     # ------------------------------------------------------------------ broker.Hooks
 
@@ -95,19 +104,29 @@ class Hub:
 
     def wake_reader(self, queue: StoredQueue) -> None:
         """Start the queue's reader, or let it look again."""
-        reader = self._readers.get(queue)
         if self._is_stopped:
             return
+        for source in queue.older:
+            if source.lease.wants_reader():
+                self._wake_reader(source)
+        self._wake_reader(queue.current)
+
+    def _wake_reader(self, source: Source) -> None:
+        reader = self._readers.get(source)
         if reader is None:
-            reader = self._readers[queue] = QueueReader(queue, self.store, self.snapshot.rows, self.broker, self.settle)
-            self._tasks.start(f"queue_reader {queue.kubemq_channel}", reader.run(), lambda: self._on_reader_end(queue))
+            reader = self._readers[source] = QueueReader(
+                source, self.store, self.snapshot.rows, self.broker, self.settle, self._examining
+            )
+            self._tasks.start(
+                f"queue_reader {source.kubemq_channel}", reader.run(), lambda: self._on_reader_end(source)
+            )
         else:
             reader.wake()
 
-    def _on_reader_end(self, queue: StoredQueue) -> None:
-        del self._readers[queue]
-        if queue.lease.wants_reader():
-            self.broker.mark_dirty(queue)
+    def _on_reader_end(self, source: Source) -> None:
+        del self._readers[source]
+        if source.lease.wants_reader():
+            self.broker.mark_dirty(source.queue)
             asyncio.get_running_loop().call_later(TICK_S, self.settle)
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
@@ -125,6 +144,10 @@ class Hub:
     def append_event(self, event_id: str, data: bytes) -> None:
         """To the topology log."""
         self.sync.append(event_id, data)
+
+    def report(self, what: str, **facts: object) -> None:
+        """Into the log."""
+        log.warning(what, **facts)
 
     # ------------------------------------------------------------------ back-pressure
 
@@ -160,7 +183,7 @@ class Hub:
             self.set_alarm(MEMORY_FULL, is_on=True)
         outboxes = self.broker.outboxes
         size = sum([outbox.size_bytes for outbox in outboxes])
-        count = sum([len(outbox) for outbox in outboxes])
+        count = sum([len(outbox) + outbox.aside_count for outbox in outboxes])
         high_bytes, high_count = self._outbox_high
         if CONGESTED in self._alarms:
             if size <= high_bytes // 2 and count <= high_count // 2:
@@ -168,14 +191,23 @@ class Hub:
         elif size > high_bytes or count > high_count:
             self.set_alarm(CONGESTED, is_on=True)
 
-    def on_ping(self, *, has_answered: bool) -> None:
-        """KubeMQ has answered a Ping, or has not."""
-        self._is_reachable = has_answered
+    def on_ping(self, server: ServerInfo | None) -> None:
+        """KubeMQ has answered a Ping, or has not (None)."""
+        self.is_reachable = server is not None
+        if server is None:
+            for writer in self.writers:
+                writer.ask_first()
+        else:
+            self.on_server(server)
         self.check_link()
+
+    def on_server(self, server: ServerInfo) -> None:
+        """KubeMQ has answered: it may be another one than before."""
+        self.broker.recovery.on_server(server.start_time)
 
     def check_link(self) -> None:
         """Publishers wait while KubeMQ does not answer (HA-07)."""
-        is_down = not self._is_reachable or any(writer.is_failing for writer in self.writers)
+        is_down = not self.is_reachable or any(writer.is_failing for writer in self.writers)
         self.set_alarm(UNREACHABLE, is_on=is_down)
 
     # ------------------------------------------------------------------ batches
@@ -223,8 +255,11 @@ class Hub:
 
     def has_work(self) -> bool:
         """True while something accepted is not stored, or an acknowledgement has not provably arrived."""
-        if any(writer.is_busy for writer in self.writers) or any(len(outbox) for outbox in self.broker.outboxes):
+        if any(writer.is_busy for writer in self.writers):
+            return True
+        if any(len(outbox) or outbox.aside_count for outbox in self.broker.outboxes):
             return True
         return any(
-            queue.lease.settled or queue.lease.sent or queue.lease.moving for queue in self.broker.stored_queues()
+            source.lease.settled or source.lease.sent or source.lease.moving or source.lease.adopted.settled
+            for source in self.broker.sources()
         )

@@ -7,12 +7,14 @@ nothing to do for a while, so that an idle queue costs no task and no stream.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
 from connector.broker.lease import Event, State, StepKind
 from connector.broker.ports import StoreError, TooMuch
+from connector.runtime.queue_mover import QueueMover
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from connector.broker.broker import Broker
     from connector.broker.lease import Step
     from connector.broker.ports import ChannelInfo, QueueStore, QueueStream
-    from connector.broker.queue import StoredQueue
+    from connector.broker.sources import Source
 
 #: A reader with nothing to do ends after this, and its stream with it.
 IDLE_S = 5.0
@@ -30,18 +32,25 @@ log = structlog.get_logger(__name__)
 
 
 class QueueReader:
-    """Reads one queue; ``settle`` is called after every batch of changes (dispatch and flush)."""
+    """Reads one channel of a queue; ``settle`` is called after every batch of changes (dispatch and flush).
+
+    ``examining`` bounds how many queues are examined at a time.
+    """
 
     def __init__(
         self,
-        queue: StoredQueue,
+        source: Source,
         store: QueueStore,
         snapshot: Callable[[], Awaitable[list[ChannelInfo]]],
         broker: Broker,
         settle: Callable[[], None],
+        examining: asyncio.Semaphore | None = None,
     ) -> None:
-        self._queue = queue
-        self._lease = queue.lease
+        self._source = source
+        self._queue = source.queue
+        self._lease = source.lease
+        self._examining = examining or asyncio.Semaphore()
+        self._asks_first = False
         self._store = store
         self._snapshot = snapshot
         self._broker = broker
@@ -54,6 +63,7 @@ class QueueReader:
             StepKind.REFILL: self._refill,
             StepKind.RECOVER: self._recover,
             StepKind.BARRIER: self._barrier,
+            StepKind.EXAMINE: self._examine,
         }
 
     def wake(self) -> None:
@@ -78,7 +88,7 @@ class QueueReader:
                 except TooMuch as error:
                     self._drop_stream()
                     lease.on_too_much()
-                    log.warning("answer too large", kubemq_channel=self._queue.kubemq_channel, error=str(error))
+                    log.warning("answer too large", kubemq_channel=self._source.kubemq_channel, error=str(error))
                 except StoreError as error:
                     self._lose(error)
         finally:
@@ -99,9 +109,10 @@ class QueueReader:
 
     def _lose(self, error: StoreError) -> None:
         self._drop_stream()
+        self._asks_first = True
         self._lease.on_event(Event.LOST)
         self._broker.counters.link_losses += 1
-        log.warning("reading interrupted", kubemq_channel=self._queue.kubemq_channel, error=str(error))
+        log.warning("reading interrupted", kubemq_channel=self._source.kubemq_channel, error=str(error))
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
@@ -122,6 +133,7 @@ class QueueReader:
         transaction_id = lease.transaction_id
         if not transaction_id:
             return
+        lease.leave_ready()
         stream = self._open_stream()
         sequences = lease.acks_due()
         if sequences:
@@ -148,13 +160,24 @@ class QueueReader:
 
     async def _recover(self) -> None:
         lease = self._lease
+        if self._asks_first:  # a restarted server is not read before it is known what it withholds
+            self._broker.recovery.on_server((await self._store.ping()).start_time)
+            self._asks_first = False
+            if lease.is_doubtful:
+                return
+        if lease.transaction_id and (lease.held or lease.moving):  # closing gives back: to us, or to somebody else?
+            began = lease.begin_snapshot()
+            self._broker.count(self._source, began, await self._snapshot())
+            if lease.must_keep:
+                self._settle()
+                return
         await self._end_transaction()
         lease.on_event(Event.CLOSED)
         if lease.sent:  # what is on its way would still be counted
             await self._prove(self._open_stream())
         began = lease.begin_snapshot()
         rows = await self._snapshot()
-        await self._get(lease.recover_size(self._broker.count(self._queue, began, rows)))
+        await self._get(lease.recover_size(self._broker.count(self._source, began, rows)))
 
     async def _get(self, size: int) -> None:
         lease = self._lease
@@ -165,16 +188,22 @@ class QueueReader:
             return
         stream = self._open_stream()
         lease.on_event(Event.GET_SENT)
-        answer = await stream.get(self._queue.kubemq_channel, size)
+        answer = await stream.get(self._source.kubemq_channel, size)
         self._broker.counters.kubemq_requests += 1
         if answer.error:
             self._broker.counters.kubemq_errors += 1
             raise StoreError(answer.error)
+        if answer.oldest_at:
+            lease.note_oldest(self._broker.clock() - (time.time() - answer.oldest_at))
         is_proven = lease.on_answer(answer)
         self._broker.mark_dirty(self._queue)
         self._settle()
         if not is_proven:
             raise StoreError(REFUSED)
+
+    async def _examine(self) -> None:
+        async with self._examining:
+            await QueueMover(self._source, self._store, self._broker, self._settle, self._open_stream()).run()
 
     async def _barrier(self) -> None:
         await self._prove(self._open_stream())

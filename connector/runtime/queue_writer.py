@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from connector.broker.counters import Counters
     from connector.broker.outbox import Outbox, Submission
-    from connector.broker.ports import QueueStore, StoreLane
+    from connector.broker.ports import QueueStore, ServerInfo, StoreLane
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
@@ -39,6 +39,7 @@ class QueueWriter:
         settle: Callable[[], None],
         on_link: Callable[[], None],
         deadline_s: float,
+        on_server: Callable[[ServerInfo], None] | None = None,
     ) -> None:
         self._outbox = outbox
         self._store = store
@@ -50,7 +51,13 @@ class QueueWriter:
         self._pause_s = MIN_PAUSE_S
         self._deadline_s = deadline_s
         self._failing_since: float | None = None
+        self._on_server = on_server
+        self._asks_first = False
         self.is_busy = False
+
+    def ask_first(self) -> None:
+        """The link is in doubt: before the next batch, ask whether KubeMQ was restarted."""
+        self._asks_first = True
 
     @property
     def is_failing(self) -> bool:
@@ -84,12 +91,19 @@ class QueueWriter:
             await self._wake.wait()
             return
         try:
-            await self._store.ping()
+            await self._ask()
         except StoreError:
             await self._pause()
         else:
             self._on_answer()
             self._settle()
+
+    async def _ask(self) -> None:
+        """A restarted KubeMQ may withhold what is stored: who holds queues back is told before anything is sent."""
+        server = await self._store.ping()
+        self._asks_first = False
+        if self._on_server is not None:
+            self._on_server(server)
 
     def _on_answer(self) -> None:
         self._pause_s = MIN_PAUSE_S
@@ -106,6 +120,11 @@ class QueueWriter:
             self._lane = self._store.open_lane()
         self._counters.kubemq_requests += 1
         try:
+            if self._asks_first:
+                await self._ask()
+                if any(submission.queue.is_held for submission in batch):
+                    self._outbox.put_back(batch)
+                    return
             errors = await self._lane.send(batch)
         except Rejected as error:
             on_results(batch, [str(error)] * len(batch))
@@ -113,6 +132,7 @@ class QueueWriter:
             self._drop_lane()
             self._counters.link_losses += 1
             log.warning("storing interrupted", count=len(batch), error=str(error))
+            self._asks_first = True
             on_unknown(self._outbox, batch, str(error))
             self._check_deadline()
             self._settle()

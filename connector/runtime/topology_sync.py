@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from connector.broker.ports import TopologyLog
 
 MIN_PAUSE_S = 0.05
-MAX_PAUSE_S = 2.0
+MAX_PAUSE_S = 0.5
 #: A snapshot is rewritten at least this often, well before the server's retention (24 h by default) ends it.
 SNAPSHOT_S = 6 * 3600.0
 

@@ -154,7 +154,7 @@ class BrokerModel:
     def wake_reader(self, queue: StoredQueue) -> None:
         """See ``Hooks``."""
         if queue not in self.readers:
-            reader = DrivenReader(queue, self.store, self.store.snapshot, self.broker, self.broker.dispatch)
+            reader = DrivenReader(queue.current, self.store, self.store.snapshot, self.broker, self.broker.dispatch)
             self.readers[queue] = Driven(reader.run())
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
@@ -168,6 +168,9 @@ class BrokerModel:
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``."""
         self.waiting_log.append((event_id, data))
+
+    def report(self, what: str, **facts: object) -> None:
+        """See ``Hooks``."""
 
     # ------------------------------------------------------------------ the runtime's part
 

@@ -261,6 +261,10 @@ class FakeStream:
         for transaction in self._transactions.values():
             transaction.close()
 
+    def forget(self, transactions: Sequence[FakeTransaction]) -> None:
+        """These outlive the stream."""
+        self._transactions = {k: v for k, v in self._transactions.items() if v not in transactions}
+
     # ------------------------------------------------------------------ inside
 
     async def _tell(self, point: str, transaction_id: str, sequences: list[int] | None) -> int:
@@ -350,6 +354,8 @@ class FakeKubeMQ:
         self.hides_parked = hides_parked
         self.is_up = True
         self.limit_bytes = 100_000_000
+        self.start_time = 1
+        self.zombies: list[FakeTransaction] = []
         self.get_error = self.send_error = ""
         self.refuse: Callable[[Outgoing], str] = lambda _outgoing: ""
         self.channels: dict[str, FakeChannel] = {}
@@ -391,7 +397,7 @@ class FakeKubeMQ:
         """See ``ports``."""
         await self.pause("ping")
         self._check()
-        return ServerInfo("fake", "v0", 1)
+        return ServerInfo("fake", "v0", self.start_time)
 
     def _check(self) -> None:
         if not self.is_up:
@@ -426,6 +432,22 @@ class FakeKubeMQ:
             stream.lose()
         for lane in self.lanes:
             lane.lose()
+
+    def crash(self, *, withholds: bool) -> None:
+        """The server dies by SIGKILL and is back: with ``withholds`` its own dead subscriptions are members still."""
+        self.start_time += 1
+        if withholds:
+            for channel in self.channels.values():
+                self.zombies += channel.open
+                for stream in self.streams:
+                    stream.forget(channel.open)
+        self.break_links()
+
+    def rescue(self) -> None:
+        """An operator has the dead subscriptions dropped."""
+        zombies, self.zombies = self.zombies, []
+        for transaction in zombies:
+            transaction.close()
 
     def notice(self) -> None:
         """The server sees all half-open links."""

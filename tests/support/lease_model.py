@@ -118,6 +118,7 @@ class LeaseModel:
         self.batch: list[Submission] = []
         self.purges: list[tuple[int, list[Item]]] = []
         self.purging = 0
+        self.reported: list[tuple[str, dict[str, object]]] = []
         self.is_drained = self.is_drained_well = True
         self._is_shared = is_shared
         self._in_place = in_place
@@ -134,7 +135,7 @@ class LeaseModel:
         if self._is_shared:  # QueuesInfo reports both under one name
             self.broker.stored_queue(QueueRecord("default", "q_", durable=True))
         self.outbox = self.broker.outboxes[0]
-        self.reader = DrivenReader(self.queue, self.store, self.store.snapshot, self.broker, self.settle)
+        self.reader = DrivenReader(self.queue.current, self.store, self.store.snapshot, self.broker, self.settle)
         self.run = Driven(self.reader.run())
         self.lease.purge = self._on_purge  # type: ignore[method-assign]
 
@@ -179,6 +180,10 @@ class LeaseModel:
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``; there is no topology here."""
+
+    def report(self, what: str, **facts: object) -> None:
+        """See ``Hooks``."""
+        self.reported.append((what, facts))
 
     def settle(self) -> None:
         """The end of a batch."""

@@ -65,7 +65,9 @@ class RuntimeModel:
             reader.wake()
             return
         self.reader_count += 1
-        reader = self.readers[queue] = QueueReader(queue, self.store, self.snapshot.rows, self.broker, self.settle)
+        reader = self.readers[queue] = QueueReader(
+            queue.current, self.store, self.snapshot.rows, self.broker, self.settle
+        )
         self._start(reader.run(), lambda: self._on_reader_end(queue))
 
     def _on_reader_end(self, queue: StoredQueue) -> None:
@@ -81,6 +83,9 @@ class RuntimeModel:
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``; nothing is declared here."""
+
+    def report(self, what: str, **facts: object) -> None:
+        """See ``Hooks``."""
 
     def _run_batch(self, action: Callable[[], None]) -> None:
         action()

@@ -127,6 +127,7 @@ class World:
         self.hold_events = False  # declarations of stored queues wait for ``answer_events``
         self.errors: list[tuple[int, AmqpError, BaseException]] = []
         self.opened: list[Connection] = []
+        self.reported: list[tuple[str, dict[str, object]]] = []
         self._flushing: list[Connection] = []
         self._events: list[tuple[str, bytes]] = []
         self._sequence = 0
@@ -159,6 +160,9 @@ class World:
         self._events.append((event_id, data))
         if not self.hold_events:
             self.answer_events()
+
+    def report(self, what: str, **facts: object) -> None:
+        self.reported.append((what, facts))
 
     # ------------------------------------------------------------------ the runtime's part
 

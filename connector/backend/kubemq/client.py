@@ -33,7 +33,7 @@ OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_time_ms", 310_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # gRPC's name for how long one attempt to connect may take
     ("grpc.use_local_subchannel_pool", 1),  # else equal channels share one connection
     ("grpc.enable_retries", 0),

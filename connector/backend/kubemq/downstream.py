@@ -65,7 +65,9 @@ class KubeMQQueueStream:
         failed_acks = self._take_failed_acks()
         if response.IsError:
             return Answer("", [], response.Error or "refused without a reason", failed_acks)
-        return Answer(response.TransactionId, messages_of(kubemq_channel, response.Messages), "", failed_acks)
+        stored = response.Messages
+        oldest_at = stored[0].Attributes.Timestamp / 1e9 if stored else 0.0
+        return Answer(response.TransactionId, messages_of(kubemq_channel, stored), "", failed_acks, oldest_at)
 
     async def ack_range(self, transaction_id: str, sequences: list[int]) -> int:
         """Acknowledge exactly these Sequences; returns the token by which a failure is told later."""

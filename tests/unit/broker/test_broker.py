@@ -171,10 +171,10 @@ def test_who_needs_a_poll(model: BrokerModel) -> None:
 def test_a_channel_that_kubemq_does_not_list_is_empty(model: BrokerModel) -> None:
     model.declare("q", durable=True)
     queue = stored(model, "q")
-    assert model.broker.count(queue, queue.lease.begin_snapshot(), []) == 0
+    assert model.broker.count(queue.current, queue.lease.begin_snapshot(), []) == 0
     row = ChannelInfo("amqp.default.q", 7, 1, 7, 0, 1)
-    assert model.broker.count(queue, queue.lease.begin_snapshot(), [row]) == 7
-    assert model.broker.count(queue, queue.lease.begin_snapshot(), [row, row]) is None
+    assert model.broker.count(queue.current, queue.lease.begin_snapshot(), [row]) == 7
+    assert model.broker.count(queue.current, queue.lease.begin_snapshot(), [row, row]) is None
 
 
 def test_a_second_subscriber_at_the_first_sight_makes_everything_redelivered() -> None:
@@ -185,7 +185,7 @@ def test_a_second_subscriber_at_the_first_sight_makes_everything_redelivered() -
     first.store.open_stream()
     second = BrokerModel(first, count_is_late=True)
     queue = stored(second, "q")
-    second.broker.count(queue, queue.lease.begin_snapshot(), [ChannelInfo("amqp.default.q", 2, 1, 2, 0, 2)])
+    second.broker.count(queue.current, queue.lease.begin_snapshot(), [ChannelInfo("amqp.default.q", 2, 1, 2, 0, 2)])
     second.count_is_late = False
     assert [message.redelivered for message in second.consume("q").got] == [True, True]
 

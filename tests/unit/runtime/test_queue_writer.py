@@ -20,6 +20,7 @@ class FakeQueue:
 
     kubemq_channel = "amqp.default.q"
     is_deleted = False
+    is_held = False
 
     def on_stored(self) -> None: ...
 

@@ -43,6 +43,9 @@ class Replica:
         """See ``Hooks``."""
         self.sync.append(event_id, data)
 
+    def report(self, what: str, **facts: object) -> None:
+        """See ``Hooks``."""
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Replica]:
         """Run the tasks until the end of the block."""

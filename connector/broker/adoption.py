@@ -1,0 +1,47 @@
+"""Messages whose copies wait unread in a new generation, while their clients hold them or have decided already.
+
+Owns what is known of them until the reader meets the copy, by MessageID: it is then the very message the client has.
+Their Sequence is 0 meanwhile.  Rule: design.md section 3, point 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.broker.message import Message
+
+
+class Adopted:
+    """``held``: a client has it; ``moving``: a requeued copy is being stored; ``settled``: done with."""
+
+    __slots__ = ("held", "moving", "settled")
+
+    def __init__(self) -> None:
+        self.held: dict[str, Message] = {}
+        self.moving: dict[str, Message] = {}
+        self.settled: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.held) + len(self.moving) + len(self.settled)
+
+    def settle(self, message: Message) -> None:
+        """Acknowledged before its copy was read."""
+        if self.held.pop(message.message_id, None) is not None:
+            self.settled.add(message.message_id)
+
+    def start_move(self, message: Message) -> bool:
+        """Requeued before its copy was read; False when it was settled already."""
+        if self.held.pop(message.message_id, None) is None:
+            return False
+        self.moving[message.message_id] = message
+        return True
+
+    def finish_move(self, message: Message) -> None:
+        """What was requeued is stored."""
+        if self.moving.pop(message.message_id, None) is not None:
+            self.settled.add(message.message_id)
+
+    def give_back(self, message: Message) -> None:
+        """The client never saw it: the copy is as good as any message."""
+        self.held.pop(message.message_id, None)

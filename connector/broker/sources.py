@@ -1,0 +1,70 @@
+"""The KubeMQ channels of one stored queue: the current one, which is written to, and older generations, read first.
+
+Owns which lease a message belongs to, what of the queue's counts is in older channels, and the switch to a new
+generation when its event has come back.  The common case is one source, and costs nothing more.  Rules: design.md
+section 3, point 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from connector.broker.lease import Lease
+    from connector.broker.message import Message
+    from connector.broker.queue import StoredQueue
+
+
+class Source:
+    """One channel of a queue, with its lease."""
+
+    __slots__ = ("generation", "kubemq_channel", "lease", "queue")
+
+    def __init__(self, queue: StoredQueue, kubemq_channel: str, generation: int, lease: Lease) -> None:
+        self.queue = queue
+        self.kubemq_channel = kubemq_channel
+        self.generation = generation
+        self.lease = lease
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the queue's messages are stored here."""
+        return self.queue.current is self
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something of it is to be delivered before anything newer."""
+        return self.lease.ready_count > 0
+
+
+def lease_of(queue: StoredQueue, message: Message) -> Lease:
+    """The lease that has this message; the current one's where nobody knows it any more."""
+    for source in queue.older:
+        if source.kubemq_channel == message.kubemq_channel:
+            return source.lease
+    return queue.lease
+
+
+def credit_after(queue: StoredQueue, generation: int) -> int:
+    """The queue's credit for this generation: none while an older one has messages."""
+    for source in queue.older:
+        if source.generation < generation and source.has_messages:
+            return 0
+    return queue.credit()
+
+
+def when_all(queue: StoredQueue, begin: Callable[[Lease, Callable[[], None]], None], done: Callable[[], None]) -> None:
+    """Begin something with every source's lease; ``done`` when all of them say so."""
+    sources = queue.sources
+    left = len(sources)
+
+    def one_is_done() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done()
+
+    for source in sources:
+        begin(source.lease, one_is_done)

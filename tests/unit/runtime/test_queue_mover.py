@@ -1,0 +1,265 @@
+"""A crash of KubeMQ, with what it withholds, under a whole runtime: who gets what, and where the queue goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from connector.broker.counters import Counters
+from connector.broker.generations import queue_moving, queue_rescued
+from connector.broker.message import Message
+from connector.broker.queue import StoredQueue
+from connector.broker.requests import QueueDeclare
+from connector.broker.topology import encode_event
+from connector.runtime.hub import Hub
+from connector.runtime.tasks import Tasks
+from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
+from tests.support.waiting import until
+
+BASE = "amqp.default.q"
+FIRST = "amqp.default.~g1.q"
+
+
+class Settings:
+    lanes = 1
+    get_batch = 4
+    memory_limit_bytes = 1_000_000
+    vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it
+    requeues_in_place = False
+
+
+class Consumer:
+    """Remembers everything; acknowledges when told."""
+
+    exclusive = no_ack = False
+    priority = 0
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.held: list[Message] = []
+        self.seen: list[tuple[bytes, bool]] = []
+
+    @property
+    def held_count(self) -> int:
+        return len(self.held)
+
+    def free_credit(self) -> int:
+        return self.prefetch - len(self.held)
+
+    def deliver(self, message: Message) -> None:
+        self.held.append(message)
+        self.seen.append((message.body, message.redelivered))
+
+    def on_queue_gone(self) -> None: ...
+
+
+class Publisher:
+    """A receipt without confirms: what is unknown is sent again."""
+
+    retry = True
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.refused: list[int] = []
+
+    def on_stored(self, token: int) -> None:
+        self.stored.append(token)
+
+    def on_refused(self, token: int, reason: str) -> None:
+        self.refused.append(token)
+
+    def flush(self) -> None: ...
+
+
+class Running:
+    """A connector's runtime with one queue."""
+
+    def __init__(self, hub: Hub, store: FakeKubeMQ, log: FakeTopologyLog) -> None:
+        self.hub = hub
+        self.store = store
+        self.log = log
+        self.publisher = Publisher()
+        self._last = 0
+
+    @property
+    def queue(self) -> StoredQueue:
+        found = self.hub.broker.virtual_host("/").queues["q"]
+        assert isinstance(found, StoredQueue)
+        return found
+
+    async def declare(self) -> None:
+        results: list[object] = []
+        self.hub.broker.virtual_host("/").declare_queue(
+            QueueDeclare("q", passive=False, durable=True, exclusive=False, auto_delete=False, arguments={}),
+            None,
+            results.append,
+        )
+        await until(lambda: bool(results))
+        await self.ping()
+
+    async def ping(self) -> None:
+        self.hub.on_ping(await self.store.ping())
+        self.hub.settle()
+
+    async def publish(self, count: int) -> None:
+        wanted = len(self.publisher.stored) + count
+        for _ in range(count):
+            self._last += 1
+            self.queue.publish(Message("", "q", b"\0\0", b"%d" % self._last), self.publisher, self._last)
+        self.hub.settle()
+        await until(lambda: len(self.publisher.stored) == wanted)
+
+    def consume(self, prefetch: int) -> Consumer:
+        consumer = Consumer(prefetch)
+        self.queue.add_consumer(consumer)
+        self.hub.settle()
+        return consumer
+
+    def ack(self, consumer: Consumer, count: int) -> None:
+        for message in consumer.held[:count]:
+            self.queue.settle(message)
+        del consumer.held[:count]
+        self.hub.settle()
+
+    async def ack_all(self, consumer: Consumer, total: int) -> None:
+        """Until so many were seen and everything is acknowledged."""
+
+        def work() -> bool:
+            self.ack(consumer, len(consumer.held))
+            return len(consumer.seen) >= total and not consumer.held
+
+        await until(work)
+
+    def stored(self, channel: str) -> list[bytes]:
+        return [stored.message.body for stored in self.store.channel(channel).stored.values()]
+
+
+@asynccontextmanager
+async def running(store: FakeKubeMQ, log: FakeTopologyLog) -> AsyncIterator[Running]:
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, Counters())
+        hub = Hub(
+            Settings(), store, log, tasks, Counters(), publish_deadline_s=5.0, declare_deadline_s=5.0,
+            outbox_high_bytes=1_000_000, outbox_high_count=10_000, memory_high_bytes=1_000_000,
+        )  # fmt: skip
+        started: list[asyncio.Task[Any]] = []
+
+        async def serve() -> None:
+            hub.start()
+            await asyncio.Event().wait()
+
+        started.append(group.create_task(serve()))
+        await hub.sync.loaded.wait() if hub.sync.loaded.is_set() else await until(hub.sync.loaded.is_set)
+        yield Running(hub, store, log)
+        for task in asyncio.all_tasks():
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Running]:
+    store, log = FakeKubeMQ(), FakeTopologyLog()
+    async with running(store, log) as world:
+        await world.declare()
+        yield world
+
+
+async def test_a_crash_that_withholds_nothing_moves_nothing(world: Running) -> None:
+    await world.publish(20)
+    consumer = world.consume(3)
+    await until(lambda: len(consumer.held) == 3)
+    world.store.crash(withholds=False)
+    await world.ping()
+    await world.publish(5)
+    await world.ack_all(consumer, 25)
+    assert [body for body, _ in consumer.seen] == [b"%d" % n for n in range(1, 26)]
+    assert not any(flag for _, flag in consumer.seen[:20])  # the others were sent twice
+    assert world.queue.kubemq_channel == BASE
+    await until(lambda: not world.stored(BASE))
+
+
+async def test_a_queue_moves_away_from_what_a_crashed_server_withholds(world: Running) -> None:
+    await world.publish(20)
+    consumer = world.consume(3)
+    await until(lambda: len(consumer.held) == 3)
+    world.store.crash(withholds=True)
+    await world.ping()
+    await world.publish(5)
+    assert world.queue.kubemq_channel == FIRST
+    world.ack(consumer, 1)
+    await world.ack_all(consumer, 25)
+    assert sorted(int(body) for body, _ in consumer.seen) == list(range(1, 26))
+    assert len(consumer.seen) == 25
+    await until(lambda: not world.stored(FIRST))
+    assert world.hub.broker.topology.queues["default", "q"].generations.current == 1
+
+
+async def test_what_is_withheld_is_counted_and_comes_back_after_a_rescue(world: Running) -> None:
+    await world.publish(10)
+    consumer = world.consume(2)
+    await until(lambda: len(consumer.held) == 2)
+    channel = world.store.channel(BASE)
+    channel.open[0].capacity = 6  # the dead subscription has more than was shown
+    channel.fill()
+    world.store.crash(withholds=True)
+    await world.ping()
+    await until(lambda: world.queue.kubemq_channel == FIRST)
+    await world.ack_all(consumer, 6)
+    withheld = world.queue.older[0].lease.counts.withheld
+    assert withheld == 6
+    assert world.queue.ready_count == 0
+    world.store.rescue()
+    world.hub.broker.append(queue_rescued("default", "q"), lambda _result: None)
+    await world.ack_all(consumer, 10)
+    assert sorted(int(body) for body, _ in consumer.seen) == list(range(1, 11))
+    await until(lambda: not world.stored(BASE))
+
+
+async def test_held_messages_can_be_requeued_over_a_move(world: Running) -> None:
+    await world.publish(4)
+    consumer = world.consume(2)
+    await until(lambda: len(consumer.held) == 2)
+    world.store.crash(withholds=True)
+    await world.ping()
+    requeued, consumer.held = consumer.held, []
+    world.queue.requeue(requeued)
+    world.hub.settle()
+    await until(lambda: world.queue.kubemq_channel == FIRST)
+    await world.ack_all(consumer, 6)
+    again = [int(body) for body, flag in consumer.seen if flag]
+    assert again == [1, 2]
+    await until(lambda: not world.stored(FIRST))
+
+
+async def test_a_move_that_was_interrupted_is_done_at_the_next_start() -> None:
+    store, log = FakeKubeMQ(), FakeTopologyLog()
+    async with running(store, log) as world:
+        await world.declare()
+        await world.publish(6)
+    log.events.append(encode_event({"v": 1, "id": "x", **queue_moving("default", "q", 1, "withheld")}))
+    async with running(store, log) as world:
+        await until(lambda: world.queue.kubemq_channel == FIRST)
+        consumer = world.consume(10)
+        await world.ack_all(consumer, 6)
+        assert [body for body, _ in consumer.seen] == [b"%d" % n for n in range(1, 7)]
+    async with running(store, log) as world:
+        assert world.queue.kubemq_channel == FIRST
+        assert [source.kubemq_channel for source in world.queue.sources] == [BASE, FIRST]
+
+
+async def test_native_messages_in_the_first_channel_still_come_after_a_move(world: Running) -> None:
+    await world.publish(4)
+    consumer = world.consume(4)
+    await until(lambda: len(consumer.held) == 4)
+    world.store.crash(withholds=True)
+    await world.ping()
+    await world.ack_all(consumer, 4)
+    await until(lambda: world.queue.kubemq_channel == FIRST)
+    world.store.publish_native(BASE, b"native")
+    world.hub.counts.refresh(lambda: None)
+    await world.ack_all(consumer, 5)
+    assert consumer.seen[-1][0] == b"native"
