@@ -21,7 +21,7 @@ from connector.broker.ports import StoreError
 from connector.broker.queue import StoredQueue
 from connector.broker.topology import QueueRecord
 from tests.support.driven import Driven, DrivenReader, pause
-from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction
+from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction, Stored
 from tests.support.lease_ledger import Item
 
 UNLIMITED = 1_000_000
@@ -116,7 +116,7 @@ class LeaseModel:
         self.may_flag = False
         self.lane: Driven | None = None
         self.batch: list[Submission] = []
-        self.purges: list[tuple[int, list[Item]]] = []
+        self.purges: list[tuple[int, list[Stored]]] = []
         self.purging = 0
         self.reported: list[tuple[str, dict[str, object]]] = []
         self.is_drained = self.is_drained_well = True
@@ -289,7 +289,10 @@ class LeaseModel:
                 return
             started, candidates = self.purges.pop(0)
             assert count == started
-            for item in candidates:
+            for stored in candidates:
+                is_there = self.channel.stored.get(stored.message.sequence) is stored
+                assert not (self.is_exact and is_there), "not provably acknowledged"
+                item = self.item(stored.message)
                 item.is_purged = item.is_purged or (not self.has_faults and not item.is_seen)
 
         self.queue.purge(after)
@@ -302,16 +305,17 @@ class LeaseModel:
         known = {(sequence, message.message_id) for pile in piles for sequence, message in pile.items()}
         on_the_way = {submission.message.message_id for submission in self.batch} if self.lane is not None else set()
         candidates = [
-            self.item(stored.message)
+            stored
             for sequence, stored in self.channel.stored.items()
             if (sequence, stored.message.message_id) not in known and stored.message.message_id not in on_the_way
         ]
-        for item in candidates:
-            item.may_vanish = True
+        for stored in candidates:
+            self.item(stored.message).may_vanish = True
         if not self.has_faults:
             assert len(candidates) == lease.ready_count
         if not self.queue.is_deleted:
-            self.purges.append((lease.ready_count, [] if self.has_faults else candidates))
+            is_certain = self.is_exact and not self.has_natives and len(candidates) == lease.ready_count
+            self.purges.append((lease.ready_count, candidates if is_certain else []))
         Lease.purge(lease, done)
 
     def delete(self) -> None:
