@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -19,8 +20,10 @@ def test_random_sequences_go_as_on_rabbitmq(tmp_path: Path) -> None:
     reference = os.environ.get("RABBITMQ_URL")
     if not reference:
         pytest.skip("RABBITMQ_URL is not set: no RabbitMQ to compare with")
-    with ConnectorProcess(tmp_path / "own", flags=["--requeue", "original"]) as connector:
-        player = Player(connector.url, reference)
+    vhost = unquote(urlsplit(reference).path[1:]) or "/"  # its name shows in texts
+    flags = ["--requeue", "original", *([] if vhost == "/" else ["--vhosts", vhost])]
+    with ConnectorProcess(tmp_path / "own", flags=flags) as connector:
+        player = Player(connector.url_of(vhost), reference)
         for seed in range(1, SEQUENCES + 1):
             operations = draw(seed, 30)
             found = player.play(operations) and player.play(operations, is_slow=True)
