@@ -64,6 +64,7 @@ class Judge:
     def __init__(self, ledger: Ledger, *, requeues_to_tail: bool = True, may_withhold: bool = False) -> None:
         self._ledger = ledger
         self._to_tail = requeues_to_tail
+        self._may_withhold = may_withhold
         self._verdict = Verdict(may_withhold=may_withhold)
         self._server_faults = [each for each in ledger.disturbances if each.what in {"connector", "backend"}]
         self._returns: dict[str, list[float]] = {}
@@ -213,6 +214,8 @@ class Judge:
 
     def _is_surely_first(self, delivery: Delivery) -> bool:
         """Whether nobody can have been sent this copy before."""
+        if self._may_withhold:  # what the dead self of a server had comes late
+            return False
         copy, returns = delivery.copy, self._returns_of(delivery.copy.queue)
         at = bisect_left(returns, copy.publish.at)
         if at < len(returns) and returns[at] <= delivery.at:
