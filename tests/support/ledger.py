@@ -34,15 +34,17 @@ class Session:
     """One channel of one client, from open to end.
 
     ``proof_at`` is when the last answered synchronous method was sent: until then the channel certainly lived.
+    ``leaving_at`` is when the client began to close, ``ended_at`` when that was over.
     """
 
-    __slots__ = ("client", "ended_at", "number", "opened_at", "proof_at", "reason")
+    __slots__ = ("client", "ended_at", "leaving_at", "number", "opened_at", "proof_at", "reason")
 
     def __init__(self, client: str, number: int, opened_at: float) -> None:
         self.client = client
         self.number = number
         self.opened_at = opened_at
         self.proof_at = opened_at
+        self.leaving_at: float | None = None
         self.ended_at: float | None = None
         self.reason = ""
 
@@ -149,6 +151,10 @@ class Ledger:
         if session.ended_at is None:
             session.ended_at = self.now()
             session.reason = reason
+
+    def leave(self, session: Session) -> None:
+        """The client is about to close: what it has may go back from now on."""
+        session.leaving_at = self.now()
 
     def prove(self, session: Session, sent_at: float) -> None:
         """A synchronous method sent at ``sent_at`` was answered: what was settled before it is certain."""

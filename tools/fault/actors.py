@@ -281,6 +281,7 @@ class Consumer(Receiver):
                 await self._consume(channel)
         if self._stage.is_over or not plan.is_abrupt:
             sent_at = now()
+            self._ledger.leave(session)
             await connection.close()
             self._ledger.prove(session, sent_at)
 
@@ -384,6 +385,7 @@ class Poller(Receiver):
         if self._stage.is_over or not plan.is_abrupt:
             self._settle_all(channel)
             sent_at = now()
+            self._ledger.leave(session)
             await connection.close()
             self._ledger.prove(session, sent_at)
 

@@ -24,7 +24,7 @@ WITHHELD = frozenset({"lost", "stuck", "left over"})
 WINDOW_S = 1.0
 #: After the end of an outage or a crash the connector may need this long to be itself again.
 RECOVERY_S = 2.0
-#: A connection may notice this long after a disturbance's end that it is broken.
+#: Client or server may notice this long after the other, or a disturbance's end, that their connection is broken.
 NOTICE_S = 1.5
 
 
@@ -67,7 +67,7 @@ class Judge:
         self._may_withhold = may_withhold
         self._verdict = Verdict(may_withhold=may_withhold)
         self._server_faults = [each for each in ledger.disturbances if each.what in {"connector", "backend"}]
-        self._returns: dict[str, list[float]] = {}
+        self._returns: dict[str, list[list[float]]] = {}
         self._crashes = [each for each in self._server_faults if self._is_crash(each)]
 
     def judge(self) -> Verdict:
@@ -201,25 +201,26 @@ class Judge:
         first = copy.deliveries[0]
         return first.redelivered and any(
             copy.publish.at <= moment and self._is_before_crash(moment, first.at)
-            for moment in self._returns_of(copy.queue)
+            for moments in self._returns_of(copy.queue)
+            for moment in moments
         )
 
-    def _returns_of(self, queue: str) -> list[float]:
-        """When deliveries of a queue may have gone back with a channel, in order."""
+    def _returns_of(self, queue: str) -> list[list[float]]:
+        """When deliveries of a queue may have gone back with a channel: the moments of each channel that ended."""
         if queue not in self._returns:
             clients = {each.session.client for each in self._ledger.deliveries if each.copy.queue == queue}
-            sessions = [session for session in self._ledger.sessions if session.client in clients]
-            self._returns[queue] = sorted(moment for session in sessions for moment in self._ends(session))
+            ends = [self._ends(session) for session in self._ledger.sessions if session.client in clients]
+            self._returns[queue] = [moments for moments in ends if moments]
         return self._returns[queue]
 
     def _is_surely_first(self, delivery: Delivery) -> bool:
         """Whether nobody can have been sent this copy before."""
         if self._may_withhold:  # what the dead self of a server had comes late
             return False
-        copy, returns = delivery.copy, self._returns_of(delivery.copy.queue)
-        at = bisect_left(returns, copy.publish.at)
-        if at < len(returns) and returns[at] <= delivery.at:
-            return False
+        copy = delivery.copy
+        for moments in self._returns_of(copy.queue):  # the server may deliver to a client that is gone already
+            if min(moments) <= delivery.at and max(moments) + NOTICE_S >= copy.publish.at:
+                return False
         restarts = (fault for fault in self._server_faults if fault.what == "connector")
         return not any(_overlap(fault, copy.publish.at, delivery.at) > 0 for fault in restarts)
 
@@ -228,8 +229,10 @@ class Judge:
         if session.ended_at is None:
             return []
         links = ("client *", f"client {session.client}")
-        faults = [fault.began_at for fault in self._ledger.disturbances if fault.what in links]
-        return [session.ended_at, *(moment for moment in faults if moment <= session.ended_at)]
+        moments = [fault.began_at for fault in self._ledger.disturbances if fault.what in links]
+        if session.leaving_at is not None:
+            moments.append(session.leaving_at)
+        return [session.ended_at, *(each for each in moments if session.opened_at <= each <= session.ended_at)]
 
     def _is_before_crash(self, moment: float, before: float) -> bool:
         crash = self._crash_within_window(moment, before)
