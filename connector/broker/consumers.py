@@ -27,10 +27,13 @@ class Rank:
         self._turns: deque[Consumer] = deque()
         self._full: list[Consumer] = []
 
-    def next(self) -> Consumer | None:
-        """The one whose turn it is; a full one is skipped."""
+    def begin_round(self) -> None:
+        """Look again at the full ones: room comes with what clients send, not while messages are handed out."""
         if self._full:
             self._wake()
+
+    def next(self) -> Consumer | None:
+        """The one whose turn it is; a full one is skipped, and passed over until the next round."""
         turns = self._turns
         while turns:
             consumer = turns.popleft()
@@ -102,6 +105,11 @@ class Consumers:
                 self._choose()
                 return True
         return False
+
+    def begin_round(self) -> None:
+        """Messages are about to be handed out: ``next`` follows for each of them."""
+        for rank in self._ranks:
+            rank.begin_round()
 
     def credit(self) -> int:
         """How many messages all of them could take now."""

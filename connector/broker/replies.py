@@ -10,7 +10,7 @@ import base64
 import secrets
 from typing import TYPE_CHECKING
 
-from connector.broker.queue import MemoryQueue
+from connector.broker.memory_queue import MemoryQueue
 from connector.broker.requests import DeclaredQueue
 from connector.broker.topology import QueueRecord
 

@@ -20,8 +20,9 @@ from connector.broker.errors import (
     NotFound,
 )
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, canonical_arguments
+from connector.broker.memory_queue import MemoryQueue
 from connector.broker.message import Message
-from connector.broker.queue import MemoryQueue, Queue, StoredQueue
+from connector.broker.queue import Queue, StoredQueue
 from connector.broker.replies import Replies, is_reply_name
 from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
 from connector.broker.routing import TYPES, HeaderReader, resolve, source_of, split_copies

@@ -37,8 +37,9 @@ class Fake:
 
 
 def serve(consumers: Consumers, count: int) -> str:
-    """Who is served, one letter each, with "-" for nobody; each serving takes room."""
+    """Who is served in one round, one letter each, with "-" for nobody; each serving takes room."""
     served = ""
+    consumers.begin_round()
     for _ in range(count):
         consumer = consumers.next()
         if consumer is None:

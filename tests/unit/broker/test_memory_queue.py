@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from connector.broker.memory_queue import MemoryQueue
 from connector.broker.outbox import OVERHEAD_BYTES
-from connector.broker.queue import MemoryQueue
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 
 

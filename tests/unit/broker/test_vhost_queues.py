@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connector.broker.errors import BrokerError
+from connector.broker.memory_queue import MemoryQueue
 from connector.broker.ports import Unavailable
-from connector.broker.queue import MemoryQueue, StoredQueue
+from connector.broker.queue import StoredQueue
 from connector.broker.requests import DeclaredQueue
 from connector.broker.topology import QueueRecord, name_event, queue_declared
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
