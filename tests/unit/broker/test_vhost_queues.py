@@ -9,7 +9,7 @@ from connector.broker.memory_queue import MemoryQueue
 from connector.broker.ports import Unavailable
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import DeclaredQueue
-from connector.broker.topology import QueueRecord, name_event, queue_declared
+from connector.broker.topology import QueueRecord, name_event, queue_declared, queue_deleted
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
 
 LOCKED = (
@@ -398,3 +398,15 @@ def test_a_purge_waits_for_a_count(model: BrokerModel) -> None:
     later.settle()
     assert answer.value == 2
     assert later.stored("q") == []
+
+
+def test_a_late_deletion_leaves_a_queue_declared_since(model: BrokerModel) -> None:
+    """Its event names the queue it was of, not only the name."""
+    model.declare("q", durable=True)
+    late = queue_deleted(model.vhost.queues["q"].record)
+    model.delete("q")
+    model.declare("q", durable=True)
+    model.apply_foreign(late)
+    assert "q" in model.vhost.queues
+    model.apply_foreign(queue_deleted(model.vhost.queues["q"].record))
+    assert "q" not in model.vhost.queues

@@ -111,3 +111,37 @@ async def test_what_nobody_can_read_is_skipped() -> None:
         answer = replica.declare("q")
         await until(lambda: answer.is_there)
         assert replica.broker.topology.version == 4
+
+
+class HeldLog(FakeTopologyLog):
+    """Takes no event until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def append(self, event: bytes) -> None:
+        await self.is_open.wait()
+        await super().append(event)
+
+
+async def test_nobody_is_served_before_what_is_not_durable_is_gone() -> None:
+    """Else a client that comes at once declares a queue that is deleted under it (QU-07)."""
+    log = HeldLog()
+    async with Replica(log).running() as replica:
+        answer = Answer()
+        replica.broker.virtual_host("/").declare_queue(QueueDeclare("transient"), None, answer)
+        await until(lambda: answer.is_there)
+    log.is_open.clear()
+    late = Replica(log)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(late.sync.run_appends()), group.create_task(late.sync.run_follow())]
+        await until(lambda: late.broker.is_loaded)
+        assert "transient" in late.broker.virtual_host("/").queues
+        assert not late.sync.loaded.is_set()
+        log.is_open.set()
+        await late.sync.loaded.wait()
+        assert "transient" not in late.broker.virtual_host("/").queues
+        for task in tasks:
+            task.cancel()
