@@ -30,13 +30,14 @@ from connector.broker.errors import NotFound
 from connector.broker.outbox import watch_repeated
 from connector.broker.ports import StoreError
 from connector.broker.queue import StoredQueue
-from connector.ops.definitions import Api
+from connector.ops.api import Api
 from connector.ops.health import OpsServer, start_ops
 from connector.ops.logs import set_up_logs
 from connector.ops.metrics import BrokerCollector, Gauges, make_registry
 from connector.runtime.child import ChildFailed, EmbeddedServer
 from connector.runtime.definitions import DefinitionsDesk, read_file
 from connector.runtime.hub import Hub
+from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
 from connector.runtime.transport import ClientProtocol, ConnectionLimit
 from connector.session.policy import SessionPolicy
@@ -179,6 +180,7 @@ class App:
         await hub.sync.loaded.wait()
         await self._count(hub)
         desk = api.desk = DefinitionsDesk(hub)
+        api.queues = BrokerQueues(hub.broker)
         if definitions is not None:
             await desk.apply_at_start(definitions, config.definitions_file)
         policy = self._policy()

@@ -305,11 +305,9 @@ class Config:
         maximum=64 * 1024**3,
     )
 
-    ops_host: str = _setting(
-        "127.0.0.1", "Address to listen on for /healthz, /readyz, /metrics and /api/definitions.", kind.filled
-    )
+    ops_host: str = _setting("127.0.0.1", "Address to listen on for /healthz, /readyz, /metrics and /api.", kind.filled)
     ops_port: int = _setting(
-        15672, "Port for /healthz, /readyz, /metrics and /api/definitions; 0 takes any free one.", kind.whole, **_PORT
+        15672, "Port for /healthz, /readyz, /metrics and /api; 0 takes any free one.", kind.whole, **_PORT
     )
     log_level: str = _setting(
         "info", "debug, info, warning or error.", kind.one_of("debug", "info", "warning", "error")

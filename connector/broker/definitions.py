@@ -116,7 +116,7 @@ def _queue(record: QueueRecord, titles: Mapping[str, str]) -> dict[str, Any]:
         "vhost": titles[record.vhost],
         "durable": record.durable,
         "auto_delete": record.auto_delete,
-        "arguments": _to_json(record.arguments),
+        "arguments": table_to_json(record.arguments),
     }
 
 
@@ -128,7 +128,7 @@ def _exchange(record: ExchangeRecord, titles: Mapping[str, str]) -> dict[str, An
         "durable": record.durable,
         "auto_delete": record.auto_delete,
         "internal": record.internal,
-        "arguments": _to_json(record.arguments),
+        "arguments": table_to_json(record.arguments),
     }
 
 
@@ -139,11 +139,12 @@ def _binding(key: BindingKey, title: str) -> dict[str, Any]:
         "destination": key.destination,
         "destination_type": key.kind,
         "routing_key": key.routing_key,
-        "arguments": _to_json(read_table(key.arguments, 0)[0]),
+        "arguments": table_to_json(read_table(key.arguments, 0)[0]),
     }
 
 
-def _to_json(table: Mapping[str, Field]) -> dict[str, Any]:
+def table_to_json(table: Mapping[str, Field]) -> dict[str, Any]:
+    """An AMQP table as the document has it: bytes as text, a decimal as a number; widths and times are lost."""
     return {name: _value(field) for name, field in table.items()}
 
 
@@ -152,7 +153,7 @@ def _value(field: Field) -> Any:
     value: Any = field[1]
     match field[0]:
         case "F":
-            return _to_json(value)
+            return table_to_json(value)
         case "A":
             return [_value(item) for item in value]
         case "S" | "x":

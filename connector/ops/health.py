@@ -1,8 +1,8 @@
 """The ops port: is the process alive, is it ready, what has it counted (OP-01, OP-02, OP-05, OP-08).
 
 Owns three pages, ``/healthz``, ``/readyz`` and ``/metrics``, and the address that they share with those of
-``definitions.py``.  Must not know what is checked: readiness is a callable that answers from memory, so a page never
-waits for KubeMQ.
+``definitions.py`` and ``queues.py``.  Must not know what is checked: readiness is a callable that answers from
+memory, so a page never waits for KubeMQ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from connector.ops.definitions import MAX_DOCUMENT_BYTES, Api, add_pages
+from connector.ops import definitions, queues
+from connector.ops.api import Api
 
 #: Each check by name: does it pass, and what to tell (empty where there is nothing to tell).
 Checks = Callable[[], Mapping[str, tuple[bool, str]]]
@@ -40,9 +41,10 @@ async def start_ops(
     host: str, port: int, checks: Checks, registry: CollectorRegistry, api: Api | None = None
 ) -> OpsServer:
     """Listen; raises OSError when the address cannot be had."""
-    pages = web.Application(client_max_size=MAX_DOCUMENT_BYTES)
+    pages = web.Application(client_max_size=definitions.MAX_DOCUMENT_BYTES)
     if api is not None:
-        add_pages(pages, api)
+        definitions.add_pages(pages, api)
+        queues.add_pages(pages, api)
     pages.router.add_get("/healthz", _healthz)
     pages.router.add_get("/readyz", _readyz(checks))
     pages.router.add_get("/metrics", _metrics(registry))

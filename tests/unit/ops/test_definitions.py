@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry
 
-from connector.ops.definitions import Api
+from connector.ops.api import Api
 from connector.ops.health import start_ops
 
 

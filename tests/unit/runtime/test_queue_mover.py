@@ -16,6 +16,7 @@ from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.topology import encode_event
 from connector.runtime.hub import Hub
+from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
 from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
 from tests.support.waiting import until
@@ -212,6 +213,11 @@ async def test_what_is_withheld_is_counted_and_comes_back_after_a_rescue(world: 
     withheld = world.queue.older[0].lease.counts.withheld
     assert withheld == 6
     assert world.queue.ready_count == 0
+    (row,) = BrokerQueues(world.hub.broker).rows("/")
+    assert (row["messages"], row["kubemq"]["channel"], row["kubemq"]["moving_to"]) == (0, FIRST, None)
+    channels = row["kubemq"]["channels"]
+    withheld_in = [(channel["name"], channel["generation"], channel["messages_withheld"]) for channel in channels]
+    assert withheld_in == [(BASE, 0, 4), (FIRST, 1, 0)]  # the two that were held live on as copies
     world.store.rescue()
     world.hub.broker.append(queue_rescued("default", "q"), lambda _result: None)
     await world.ack_all(consumer, 10)
