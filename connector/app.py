@@ -1,14 +1,13 @@
 """The whole process, wired: settings to objects, start, readiness, and an orderly end.
 
 The only file that may know every class.  Start: embedded server (or a KubeMQ address), topology log folded, counts
-taken, then the AMQP port.  End (SIGTERM, SIGINT): stop accepting, close connections with 320, store what was
-accepted, prove what was acknowledged, then leave; a second signal leaves at once.
+taken, then the AMQP port.  End (SIGTERM, SIGINT): stop accepting, drain (``runtime/drain.py``), then leave; a second
+signal leaves at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import secrets
@@ -36,6 +35,7 @@ from connector.ops.logs import set_up_logs
 from connector.ops.metrics import BrokerCollector, Gauges, make_registry
 from connector.runtime.child import ChildFailed, EmbeddedServer
 from connector.runtime.definitions import DefinitionsDesk, read_file
+from connector.runtime.drain import drain
 from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
@@ -67,7 +67,6 @@ RETRY_PING_S = 0.25
 SAME_SIGNAL_S = 1.0
 #: Ready means: KubeMQ has answered a Ping within this.
 PING_FRESH_S = 3.0
-DRAIN_POLL_S = 0.02
 LISTEN_BACKLOG = 1024
 #: Fewer generation-0 collections: per-message objects rarely form cycles.
 GC_THRESHOLD = 50_000
@@ -333,19 +332,12 @@ class App:
     # ------------------------------------------------------------------ end
 
     async def _drain(self) -> None:
-        """Close clients with 320, then wait until what was accepted is stored and what was acknowledged is proven."""
+        """Take nothing new, let clients finish, and leave nothing behind that can be brought home."""
         if self._server is not None:
             self._server.close()
-        hub = self._hub
-        if hub is None:
-            return
-        for connection in list(hub.connections):
-            connection.close("the server is shutting down")
-        hub.settle()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.drain_deadline_s):
-                while hub.connections or hub.has_work():  # noqa: ASYNC110 # many conditions, asked seldom
-                    await asyncio.sleep(DRAIN_POLL_S)
+        if self._hub is not None:
+            config = self._config
+            await drain(self._hub, ack_s=config.drain_ack_s, deadline_s=config.drain_deadline_s)
 
     async def _release(self) -> None:
         if self._ops is not None:

@@ -259,9 +259,18 @@ class Config:
         minimum=0,
         maximum=366 * 86400,
     )
+    drain_ack_s: float = _setting(
+        10.0,
+        "Seconds that SIGTERM leaves clients for acknowledging what they hold, their consumers cancelled, before "
+        "they are closed; 0 does not wait.",
+        kind.seconds,
+        name="drain_ack_seconds",
+        minimum=0,
+        maximum=86400,
+    )
     drain_deadline_s: float = _setting(
         10.0,
-        "Seconds that SIGTERM leaves for storing and acknowledging what is under way.",
+        "Seconds that SIGTERM leaves, after that, for storing and acknowledging what is under way, and for confirms.",
         kind.seconds,
         name="drain_deadline_seconds",
         minimum=0,

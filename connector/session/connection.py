@@ -26,7 +26,7 @@ from connector.amqp.handshake import (
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
 from connector.session.channel import Channel
-from connector.session.consume import on_basic_ack, on_basic_get, on_basic_nack, on_basic_reject
+from connector.session.consume import cancel_consumers, on_basic_ack, on_basic_get, on_basic_nack, on_basic_reject
 from connector.session.heartbeat import Heartbeat, Verdict
 from connector.session.info import ConnectionInfo
 from connector.session.marks import Mark, Pause, Reading
@@ -79,6 +79,7 @@ class Connection:
         self.info = info
         self.frame_max = policy.frame_max_bytes
         self.method_ids = (0, 0)  # class and method being handled
+        self.is_draining = False
         self.reading = Reading(runtime.pause_reading, runtime.resume_reading)
         self.output = Output(runtime, self.reading, policy.output_high_bytes, policy.unread_high_bytes)
         self.in_flight = Mark(policy.in_flight_high_bytes, self.reading, Pause.IN_FLIGHT)
@@ -123,6 +124,11 @@ class Connection:
     def publishing_count(self) -> int:
         """Publishes that have no result yet."""
         return sum(channel.publishing_count for channel in self._channels.values())
+
+    @property
+    def unacked_count(self) -> int:
+        """Deliveries that the client has not decided about."""
+        return sum(len(channel.unacked) for channel in self._channels.values())
 
     # ------------------------------------------------------------------ from the runtime
 
@@ -194,9 +200,21 @@ class Connection:
             if self.info.blocked_notify and not self.is_over:
                 self._send(commands.Connection.Unblocked())
 
-    def stop_deliveries(self) -> None:
-        """Deliver nothing more; settling and publishing go on (drain)."""
-        self.output.stop_deliveries()
+    def drain(self) -> None:
+        """Take no more from stored queues, now or later; settling, publishing and replies go on (HA-08).
+
+        A client that is not in yet is closed: it has nothing to finish.
+        """
+        self.is_draining = True
+        if self._phase in {Phase.HEADER, Phase.HANDSHAKE}:
+            self._end()
+        for channel in self._channels.values():
+            cancel_consumers(channel)
+
+    def hold(self) -> None:
+        """Read no more: what was published gets its confirms, then ``close`` follows."""
+        if not self.is_over:
+            self.reading.pause(Pause.ENDING)
 
     def close(self, reason: str) -> None:
         """Close from our side: 320 (drain, operator)."""

@@ -260,7 +260,8 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
         exclusive=bool(method.exclusive),
         arguments=arguments,
     )
-    queue.add_consumer(consumer)
+    if not (channel.connection.is_draining and queue.is_stored):
+        queue.add_consumer(consumer)
     channel.consumers[consumer.tag] = consumer
     channel.ack_timeout.expect(consumer.timeout_s, queue)
     if is_for_replies:
@@ -293,6 +294,17 @@ def on_basic_cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(build(commands.Basic.CancelOk, consumer_tag=tag))
+
+
+def cancel_consumers(channel: Channel) -> None:
+    """The connector stops: consumers of stored queues are detached, and told where the client can take it (HA-08).
+
+    Queues in memory end with their client anyway: until then replies still reach it.
+    """
+    for consumer in list(channel.consumers.values()):
+        if consumer.queue.is_stored:
+            consumer.queue.remove_consumer(consumer)
+            consumer.on_queue_gone()
 
 
 # --------------------------------------------------------------------------------------------- basic.get

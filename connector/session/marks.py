@@ -17,6 +17,7 @@ class Pause(IntFlag):
     QUEUED = 2  # methods that wait behind a slow one of their channel
     BLOCKED = 4  # KubeMQ cannot take more (connection.blocked)
     UNREAD = 8  # replies the client does not read
+    ENDING = 16  # the connector stops; what came before gets its confirms
 
 
 class Reading:

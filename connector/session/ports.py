@@ -22,6 +22,7 @@ class Queue(Protocol):
     """A queue as one client uses it."""
 
     name: str
+    is_stored: bool  #: its messages live in KubeMQ, not in this connector's memory
     consumer_timeout_s: float | None  #: time to acknowledge a delivery; 0 for no limit, None for the connector's
 
     @property

@@ -327,19 +327,49 @@ def test_a_client_that_reads_no_replies_is_read_no_more(world: World) -> None:
 
 
 def test_a_draining_connection_settles_but_gets_nothing_more(client: Dialogue) -> None:
-    queue = client.declare("q")
+    queue = client.declare("q", durable=True, exclusive=False)
     fill(client, queue, 1)
     client.call(1, commands.Basic.Qos, prefetch_count=1)
-    client.consume(queue)
+    tag = client.consume(queue)
     assert len(client.deliveries()) == 1
-    client.connection.stop_deliveries()
+    client.connection.drain()
+    client.world.settle()
+    client.expect(1, commands.Basic.Cancel, consumer_tag=tag, nowait=True)
     fill(client, queue, 1)
     client.send(1, commands.Basic.Ack, delivery_tag=1).expect_nothing()
+    assert client.connection.unacked_count == 0
+    client.consume(queue)  # as clients do whose consumer was cancelled
+    client.expect_nothing()
     client.connection.on_write_blocked()
     client.connection.on_write_resumed()
     client.connection.close("shutting down")
     client.world.settle()
     client.expect_connection_close(320, "CONNECTION_FORCED - shutting down", (0, 0))
+
+
+def test_replies_reach_a_draining_client(client: Dialogue) -> None:
+    queue = client.call(1, commands.Queue.Declare, queue="", exclusive=True).queue
+    client.consume(queue)
+    client.connection.drain()
+    client.world.settle()
+    fill(client, queue, 1)
+    assert len(client.deliveries()) == 1
+
+
+def test_a_held_connection_gets_its_confirms_before_the_close(client: Dialogue) -> None:
+    queue = client.declare("q", durable=True, exclusive=False)
+    client.call(1, commands.Confirm.Select)
+    client.world.hold_stores = True
+    client.publish(1, queue)
+    client.connection.hold()
+    assert not client.socket.is_reading()
+    assert client.connection.publishing_count == 1
+    client.world.answer_stores()
+    client.expect(1, commands.Basic.Ack, delivery_tag=1, multiple=False)
+    client.connection.close("shutting down")
+    client.world.settle()
+    client.expect_connection_close(320, "CONNECTION_FORCED - shutting down", (0, 0))
+    assert client.socket.is_reading(), "close-ok is read"
 
 
 def queue_count(world: World) -> int:

@@ -104,7 +104,9 @@ class ConnectorProcess:
             sys.executable, "-m", "connector", "serve", "--log-format", "json",
             "--host", "127.0.0.1", "--port", str(self._port),
             "--ops-host", "127.0.0.1", "--ops-port", str(self._ops_port),
-            "--data-dir", str(self.folder / "data"), *self._flags,
+            "--data-dir", str(self.folder / "data"),
+            "--drain-ack-seconds", "0",  # who ends it while it holds messages does not mean to acknowledge them
+            *self._flags,
         ]  # fmt: skip
         if self._given_address:
             command += ["--kubemq-address", self._given_address]
