@@ -15,6 +15,7 @@ from connector.broker.backlog import NEVER
 from connector.broker.counters import Counters
 from connector.broker.errors import NotFound
 from connector.broker.generations import Generations
+from connector.broker.latest import Latest
 from connector.broker.outbox import Outbox
 from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import Queue, StoredQueue
@@ -109,6 +110,7 @@ class Broker(Observer):
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._by_reported_name: dict[str, list[Source]] = {}
         self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
+        self._latest = Latest(clock)
         self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
         self.recovery = Recovery(self)
         #: by the label of ``mapping.names``: "/", "" and "default" are one
@@ -185,6 +187,7 @@ class Broker(Observer):
 
     def begin_snapshot(self) -> list[tuple[Source, Snapshot]]:
         """Note the counters of every lease that is not idle: a QueuesInfo call begins."""
+        self._latest.begin()
         return [(source, source.lease.begin_snapshot()) for queue in self._active for source in queue.sources]
 
     def on_snapshot(self, began: list[tuple[Source, Snapshot]], rows: list[ChannelInfo]) -> None:
@@ -194,6 +197,7 @@ class Broker(Observer):
         (the largest), afterwards the counters alone are right (design.md section 6).
         """
         found = _by_name(rows)
+        self._latest.on_rows(found)
         seen = set()
         for source, mark in began:
             name = names.reported_name(source.kubemq_channel)
@@ -212,6 +216,21 @@ class Broker(Observer):
                     self._count(source, source.lease.begin_snapshot(), candidates)
                     if source.lease.backlog:
                         self._active[source.queue] = None
+
+    def count_new(self, queue: StoredQueue) -> None:
+        """Nobody can have used a queue that was made this moment: its first count may be a second old."""
+        latest, source = self._latest, queue.current
+        if latest.is_fresh() and not queue.older and not source.generation:
+            found = latest.rows.get(names.reported_name(source.kubemq_channel), [])
+            self._count(source, source.lease.begin_snapshot(), found)
+            source.lease.counts.known_at = latest.since
+
+    def counted_at(self, queue: StoredQueue) -> float:
+        """When the queue was counted last: all that are idle are counted by every call."""
+        known_at = queue.lease.counts.known_at
+        if queue in self._active or known_at == NEVER:
+            return known_at
+        return max(known_at, self._latest.since)
 
     def look(self, source: Source, rows: list[ChannelInfo]) -> tuple[int | None, int]:
         """What these rows say of one channel: (waiting, None when its reported name is shared; subscribers)."""
@@ -303,6 +322,8 @@ class Broker(Observer):
         if sequence <= self.topology.version:
             return
         changed = event["type"] != "snapshot" and self.topology.apply(sequence, event)
+        if event["type"] == "queue.drained":
+            self._latest.on_emptied()
         done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
         if done is not None:
             done(changed)

@@ -14,6 +14,7 @@ from connector.broker.arguments import acknowledgement_timeout_s
 from connector.broker.backlog import NEVER
 from connector.broker.consumers import Consumers, SingleActive
 from connector.broker.errors import AccessRefused, Locked
+from connector.broker.latest import FRESH_S
 from connector.broker.lease import Lease
 from connector.broker.message import Message
 from connector.broker.move_receipt import MoveReceipt
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from connector.broker.ports import Clock, Consumer, Done, Receipt
     from connector.broker.topology import QueueRecord
 
-#: A counter older than this is refreshed before a get or a declare is answered from it.
-FRESH_S = 1.0
 #: A Get brings so many times what consumers can take at once (measured: docs/performance.md).
 READ_AHEAD = 4
 #: How often a deleted queue is emptied: once, and for what native producers may add meanwhile.
@@ -56,6 +55,9 @@ class Hub(Protocol):
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """Call ``done`` after a QueuesInfo call that begins now or later, or after a short deadline without it."""
+
+    def counted_at(self, queue: StoredQueue) -> float:
+        """When KubeMQ was last asked what is in the queue, ``NEVER`` before the first time."""
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run ``action`` after a while."""
@@ -444,10 +446,10 @@ class StoredQueue(Queue):
         self.when_stored(look)
 
     def _when_fresh(self, done: Callable[[], None]) -> None:
-        counts = self.lease.counts
-        if self._hub.clock() - counts.known_at <= FRESH_S:
+        counted_at = self._hub.counted_at(self)
+        if self._hub.clock() - counted_at <= FRESH_S:
             done()
-        elif counts.known_at > NEVER:
+        elif counted_at > NEVER:
             self._hub.refresh_counts(done)
         else:
             self._when_counted_since(NEVER, done)

@@ -78,6 +78,9 @@ class Shared(Protocol):
     def stored_queue(self, record: QueueRecord) -> StoredQueue:
         """A queue object over this record's KubeMQ channel."""
 
+    def count_new(self, queue: StoredQueue) -> None:
+        """The queue was made this moment, by us: count it if that takes no time."""
+
     def drain(self, queue: StoredQueue) -> None:
         """The queue is deleted: empty its channel, then note it in the log."""
 
@@ -257,7 +260,10 @@ class VirtualHost:
                 done(result)
             elif result:
                 self._count_created()
-                self._answer_declare(self.queues[record.name], done)
+                queue = self.queues[record.name]
+                if isinstance(queue, StoredQueue):
+                    self._shared.count_new(queue)
+                self._answer_declare(queue, done)
             else:  # somebody else was faster: compare with theirs
                 self.declare_queue(request, owner, done)
             for declare in waiting:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 0.5
+#: So many events are on their way to the log at a time.
+APPENDS_AT_ONCE = 256
 #: A snapshot is rewritten at least this often, well before the server's retention (24 h by default) ends it.
 SNAPSHOT_S = 6 * 3600.0
 
@@ -43,15 +45,23 @@ class TopologySync:
         self._to_append.put_nowait((event_id, data))
 
     async def run_appends(self) -> None:
-        """One after the other, so that the log has them in the order in which they were made."""
-        while True:
-            event_id, data = await self._to_append.get()
-            try:
-                await self._log.append(data)
-            except StoreError as error:
-                log.warning("declaration not logged", error=str(error))
-                self._broker.on_append_failed(event_id, error)
-                self._settle()
+        """In the order in which they were made, many under way at a time: the server stores those together."""
+        gate = asyncio.Semaphore(APPENDS_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                event_id, data = await self._to_append.get()
+                await gate.acquire()
+                group.create_task(self._append(event_id, data, gate), name="topology append")
+
+    async def _append(self, event_id: str, data: bytes, gate: asyncio.Semaphore) -> None:
+        try:
+            await self._log.append(data)
+        except StoreError as error:
+            log.warning("declaration not logged", error=str(error))
+            self._broker.on_append_failed(event_id, error)
+            self._settle()
+        finally:
+            gate.release()
 
     async def run_follow(self) -> None:
         """Apply events as they come; after a lost link from the start again, skipping what is known."""

@@ -129,6 +129,7 @@ class BrokerModel:
         self.hold_log = self.hold_lanes = False
         self.count_is_late = count_is_late
         self.waiting_log: list[tuple[str, bytes]] = []
+        self.ask_count = 0  # how often somebody wanted fresh counts
         self._asked: list[Callable[[], None]] = []
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self.readers: dict[StoredQueue, Driven] = {}
@@ -159,6 +160,7 @@ class BrokerModel:
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """See ``Hooks``."""
+        self.ask_count += 1
         self._asked.append(done)
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:

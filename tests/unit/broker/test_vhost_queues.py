@@ -32,6 +32,20 @@ def test_declare_answers_name_ready_and_consumers(model: BrokerModel) -> None:
     assert model.declare("q", passive=True).value == DeclaredQueue("q", 1, 1)
 
 
+def test_many_declares_share_a_count_and_it_is_never_older_than_a_second(model: BrokerModel) -> None:
+    model.declare("first", durable=True)
+    asked = model.ask_count
+    answers = [model.declare(f"q-{number}", durable=True) for number in range(3)]
+    answers.append(model.declare("first", durable=True))
+    assert [answer.value.message_count for answer in answers] == [0, 0, 0, 0]
+    assert model.ask_count == asked
+    model.tick(2.0)
+    model.store.publish_native("amqp.default.q-0", b"native")
+    model.store.publish_native("amqp.default.new", b"native")
+    assert model.declare("q-0", durable=True).value.message_count == 1
+    assert model.declare("new", durable=True).value.message_count == 1
+
+
 def test_passive_ignores_all_but_the_name(model: BrokerModel) -> None:
     model.declare("q", durable=True)
     answer = model.declare("q", passive=True, exclusive=True, auto_delete=True, arguments={"x-message-ttl": ("S", b"")})

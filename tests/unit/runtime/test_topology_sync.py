@@ -11,7 +11,7 @@ from connector.broker.broker import Broker
 from connector.broker.ports import Rejected
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
-from connector.runtime.topology_sync import TopologySync
+from connector.runtime.topology_sync import APPENDS_AT_ONCE, TopologySync
 from tests.support.broker_model import Answer, Settings
 from tests.support.fake_kubemq import FakeTopologyLog
 from tests.support.waiting import until
@@ -124,6 +124,35 @@ class HeldLog(FakeTopologyLog):
     async def append(self, event: bytes) -> None:
         await self.is_open.wait()
         await super().append(event)
+
+
+class CountingLog(HeldLog):
+    """Knows how many appends wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting_count = self.most_waiting = 0
+
+    async def append(self, event: bytes) -> None:
+        self.waiting_count += 1
+        self.most_waiting = max(self.most_waiting, self.waiting_count)
+        try:
+            await super().append(event)
+        finally:
+            self.waiting_count -= 1
+
+
+async def test_appends_do_not_wait_for_each_other() -> None:
+    """So the server can store many with one write to its disk."""
+    log = CountingLog()
+    async with Replica(log).running() as replica:
+        log.is_open.clear()
+        answers = [replica.declare(f"q-{number}") for number in range(APPENDS_AT_ONCE + 10)]
+        await until(lambda: log.waiting_count == APPENDS_AT_ONCE)
+        log.is_open.set()
+        await until(lambda: all(answer.is_there for answer in answers))
+        assert [answer.value.name for answer in answers] == list(replica.broker.virtual_host("/").queues)
+    assert log.most_waiting == APPENDS_AT_ONCE
 
 
 async def test_nobody_is_served_before_what_is_not_durable_is_gone() -> None:
