@@ -57,6 +57,7 @@ class Holdings:
         self.redelivered_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
         self.highest_delivered = 0
+        self.taken_count = 0
         self.reread_count = 0
         self._acknowledged = Acknowledged()
         self._proofs = Proofs()
@@ -96,6 +97,7 @@ class Holdings:
         message = self.ready.popleft()
         sequence = message.sequence
         self.held[sequence] = message
+        self.taken_count += 1
         if sequence > self.highest_delivered:
             self.highest_delivered = sequence
         if self._unseen:
@@ -233,20 +235,22 @@ class Holdings:
 
     # ------------------------------------------------------------------ what an answer brings
 
-    def _file(self, messages: list[Message], is_counted: bool) -> int:
-        """Re-link what is mine, put the rest in its pile; returns the bytes of the answer.
+    def _file(self, messages: list[Message], is_counted: bool) -> tuple[int, int]:
+        """Re-link what is mine, put the rest in its pile; returns the bytes of the answer, and of what was mine.
 
         Not ``is_counted``: what returns although it had left the queue is not part of the known backlog.
         """
         held, settled, moving = self.held, self.settled, self.moving
         was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
-        relinked = size = fresh = 0
+        relinked = size = again = fresh = 0
         for message in messages:
             sequence = message.sequence
-            size += _cost(message)
+            cost = _cost(message)
+            size += cost
             mine = held.get(sequence) or settled.get(sequence) or was_ready.get(sequence) or moving.get(sequence)
             if mine is not None and mine.message_id == message.message_id:
                 relinked += 1
+                again += cost
                 continue
             if mine is not None:
                 self._displace(sequence, mine)
@@ -256,7 +260,7 @@ class Holdings:
             self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
         self.counts.on_read(fresh, messages[-1].sequence if messages else 0)
         self.reread_count += relinked
-        return size
+        return size, again
 
     def _take_in(self, sequence: int, message: Message, is_counted: bool) -> bool:
         """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""

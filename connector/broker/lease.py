@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
 from connector.broker.holdings import Holdings
+from connector.broker.pacing import ACK_DELAY_S, Pacing
 from connector.broker.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -27,20 +28,12 @@ if TYPE_CHECKING:
 
 #: Most unread messages one Get asks for.
 MAX_NEW = 1024
-#: Gets closer than this to each other read further ahead, those further apart than that do not.
-QUICK_S = 0.1
-SLOW_S = 0.5
 #: What a re-read brings besides stays within so many bytes.
 WORTH_BYTES = 32_000_000
 #: What is read beyond the free credit stays within so many bytes.
 READ_AHEAD_BYTES = 4_000_000
 #: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
 MAX_ANSWER_BYTES = 90_000_000
-#: Acknowledgements wait at most this long for a refill while something is still held; so does the proof of the last.
-ACK_DELAY_S = 0.1
-#: Shortest time between two refills that re-read what consumers hold, and what it is in durations of the last one.
-MIN_SPACING_S = 0.01
-SPACING_FACTOR = 4.0
 #: What was read ahead and nobody took goes back after this.
 GIVE_BACK_DELAY_S = 0.2
 #: First and longest pause after a short answer or a lost link.
@@ -105,8 +98,7 @@ class Lease(Holdings):
     def __init__(self, credit: Callable[[], int], now: Callable[[], float], read_ahead: int = 1) -> None:
         super().__init__(now)
         self._credit = credit
-        self._most_ahead = read_ahead
-        self._ahead = 1
+        self._pacing = Pacing(read_ahead)
         self.state = State.IDLE
         self.transaction_id = ""
         self.sharing = Sharing()
@@ -119,7 +111,7 @@ class Lease(Holdings):
         self._new_cap = MAX_NEW
         self._link_cap = UNBOUNDED
         self._returning_at: float | None = None
-        self._next_refill_at = self._recover_at = self._get_started = 0.0
+        self._recover_at = 0.0
         self._back_off_s = BACK_OFF_S
         self._asked = self._relinking = self._linked_upto = 0
         self._everything: int | None = None
@@ -261,23 +253,31 @@ class Lease(Holdings):
         still = bool(self.held or self.moving)
         if still and self.sharing.is_on:
             return WAIT
-        wanted = self.counts.count > 0 and not self.ready and self._wanted() > 0
+        is_hungry = self._is_hungry()
         if not still and not self.ready:
-            if wanted:
+            if is_hungry:
                 return Step(StepKind.REFILL)
             return Step(StepKind.FINISH if self.settled else StepKind.CLOSE)
-        now = self._now()
+        now, pacing = self._now(), self._pacing
         due: list[float] = []
-        if wanted and self._fits():
-            due.append(self._next_refill_at if still else now)
+        if (is_hungry or (still and self._runs_low(now))) and self._fits():
+            due.append(pacing.refill_at if still else now)
         if self.settled:
-            patience = 0.0 if self._proofs.has_waiters else ACK_DELAY_S
-            due.append(max(self._settled_at + patience, self._next_refill_at))
+            patience_s = 0.0 if self._proofs.has_waiters else ACK_DELAY_S
+            due.append(pacing.acks_at(self._settled_at + patience_s))
         if due and min(due) <= now:
             return Step(StepKind.REFILL)
         if self._is_overdue(still, now, due):
             return Step(StepKind.CLOSE)
         return Step(StepKind.WAIT, min(due)) if due else WAIT
+
+    def _is_hungry(self) -> bool:
+        """Somebody waits for a message that is known to be there."""
+        return self.counts.count > 0 and not self.ready and self._wanted() > 0
+
+    def _runs_low(self, now: float) -> bool:
+        """Somebody will, before a refill can have answered."""
+        return self.counts.count > 0 and self._pacing.runs_low(now, self.taken_count, len(self.ready))
 
     def _is_overdue(self, still: bool, now: float, due: list[float]) -> bool:
         """Whether what was read ahead has waited long enough for somebody; else adds when it will have."""
@@ -336,30 +336,27 @@ class Lease(Holdings):
         """MaxItems of the Get to be written now: all that is mine and what is new; 0 when there is nothing."""
         self._relinking = mine = self.mine_count
         self._everything = None
-        new = 0
-        wanted = self._wanted()
-        if self.counts.count > 0 and wanted > 0 and not self.ready:
+        new = min(self._wished(mine), self.counts.count)
+        if new > 0:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
-            ahead = min(wanted * self._pace(), int(READ_AHEAD_BYTES / self._average_bytes))
-            new = min(self.counts.count, max(wanted, ahead, self._worth(mine)), self._new_cap, room)
-            if mine == 0:
-                new = max(new, 1)
+            new = max(min(new, self._new_cap, room), 0 if mine else 1)
         self._asked = min(mine + max(new, 0), self._link_cap)
-        self._get_started = self._now()
         return self._asked
+
+    def _wished(self, mine: int) -> int:
+        """How many new messages the Get begun now should bring, if they are there and there is room."""
+        pacing, now = self._pacing, self._now()
+        pacing.begin(now, self.taken_count)
+        if not self._is_hungry():
+            need = pacing.need(now, self.taken_count) if self.held or self.moving else 0
+            return min(need, int(WORTH_BYTES / self._average_bytes)) - len(self.ready)
+        wanted = self._wanted()
+        ahead = min(wanted * pacing.ahead, int(READ_AHEAD_BYTES / self._average_bytes))
+        return max(wanted, ahead, self._worth(mine))
 
     def _worth(self, mine: int) -> int:
         """How much new a re-read of what is mine should bring: twice as much, so that it stays the smaller part."""
         return max(mine // 2, min(2 * mine, int(WORTH_BYTES / self._average_bytes)))
-
-    def _pace(self) -> int:
-        """How many times the free credit a Get brings: more while Gets follow each other closely, 1 at first."""
-        pause_s = self._now() - self._get_started
-        if pause_s < QUICK_S:
-            self._ahead = min(self._most_ahead, self._ahead * 2)
-        elif pause_s > SLOW_S:
-            self._ahead = 1
-        return self._ahead
 
     def rest_size(self) -> int:
         """As ``get_size`` after FINISH or CLOSE: 0, unless something was handed out meanwhile: it is re-linked."""
@@ -461,9 +458,9 @@ class Lease(Holdings):
         self.transaction_id = answer.transaction_id
         self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
-        if self._relinking:
-            self._next_refill_at = now + max(MIN_SPACING_S, SPACING_FACTOR * (now - self._get_started))
-        self._stream_bytes += self._file(messages, self._is_counted)
+        size, again = self._file(messages, self._is_counted)
+        self._stream_bytes += size
+        self._pacing.end(now, again, size)
         self._linked_upto = messages[-1].sequence if messages else 0
         if self._link_cap < UNBOUNDED:
             self._link_cap *= 2

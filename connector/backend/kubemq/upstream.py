@@ -6,9 +6,11 @@ a request that KubeMQ has served but never answers.  Rules (measured, and read i
 - a request over the server's limit kills it: see ``request_limit.py``;
 - results come in the order of the messages; one with neither an error nor a time of storing was not stored;
 - a request may never be answered though all in it is stored: the server misses the last result when it comes too soon
-  (about 1 of 20,000 requests on two busy cores, of 1 as of 10 messages).  So what is unanswered after
-  ``Repeat.after_s`` is sent once more.  Nothing overtakes it; its messages are then stored twice with the same
-  MessageIDs, which ``Repeat.tell`` hears before, so that the reader keeps one of each (design.md section 3, point 9).
+  (about 1 of 5,000 to 50,000 requests on two busy cores, of 1 as of 10 messages).  So when an answer takes many times
+  as long as usual, a message is sent that is refused in any case; when that is answered and the request still is not,
+  the request is sent once more.  (A server or link that stands still answers neither, and gets nothing twice.)
+  Nothing overtakes it; its messages are then stored twice with the same MessageIDs, which ``Repeat.tell`` hears
+  before, so that the reader keeps one of each (design.md section 3, point 9).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeAlias
 
 import grpc.aio
@@ -31,8 +33,13 @@ from mapping.envelope import encode, flagged
 _MESSAGE_BYTES = 1_024
 #: The largest number of bytes of UTF-8 per character.
 _CHARACTER_BYTES = 4
-#: How long an answer that may have come already is waited for, once a request counts as unanswered.
-_LAST_LOOK_S = 0.05
+#: An answer is late after so many times the usual time, and not before so many seconds.
+_LATE_FACTOR = 10.0
+_LATE_S = 0.04
+#: Part of the newest answer in the usual time.
+_USUAL_WEIGHT = 0.1
+#: How long an answer that is on its way may still take, once what was asked later is answered.
+_LAST_LOOK_S = 0.02
 #: A request is given a second more for so many bytes before it counts as unanswered.
 _BYTES_PER_S = 20_000_000
 
@@ -41,13 +48,14 @@ _NOT_STORED = "KubeMQ did not store the message and gave no reason"
 _TOO_LARGE = "the message is larger than KubeMQ takes"
 
 
+_Stream: TypeAlias = Duplex[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]
 _Requests: TypeAlias = list[pb.QueuesUpstreamRequest]
 _Refused: TypeAlias = list[tuple[int, str]]
 """(index, reason) of the messages that cannot be sent."""
 
 
 class Repeat:
-    """When an unanswered request is sent again: after ``after_s`` seconds; ``tell`` hears the batch before."""
+    """An answer is late after ``after_s`` seconds at the latest; ``tell`` hears what is sent again before it is."""
 
     __slots__ = ("after_s", "tell")
 
@@ -79,6 +87,8 @@ class KubeMQStoreLane:
         self._limit = limit
         self._repeat = repeat
         self._repeat_timer: asyncio.TimerHandle | None = None
+        self._usual_s = repeat.after_s / _LATE_FACTOR if repeat is not None else 0.0
+        self._probe_id = ""
         self._repeating: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._awaited: tuple[str, ...] = ()
@@ -168,14 +178,10 @@ class KubeMQStoreLane:
         duplex.start_deadline(self._timeout_s)
         try:
             await duplex.write(request)
-            if self._repeat is not None:
-                loop = asyncio.get_running_loop()
-                self._repeat_timer = loop.call_later(
-                    self._repeat.after_s, self._on_unanswered, self._repeat, request, batch
-                )
-            response = await duplex.read()
-            while response.RefRequestID not in self._awaited:  # the late answer to what was sent twice
+            if self._repeat is None:
                 response = await duplex.read()
+            else:
+                response = await self._read_answer(duplex, self._repeat, request, batch)
         except TooMuch:
             self._limit.forget()
             raise
@@ -184,18 +190,45 @@ class KubeMQStoreLane:
             duplex.stop_deadline()
         return _results(response, len(request.Messages))
 
-    def _on_unanswered(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
-        """The answer is late: give a large request the time it needs, then send it once more.
-
-        A process that was stopped finds its timer due before it has read what came meanwhile: hence one more wait.
-        """
-        more_s = max(_LAST_LOOK_S, request.ByteSize() / _BYTES_PER_S)
+    async def _read_answer(
+        self, duplex: _Stream, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]
+    ) -> pb.QueuesUpstreamResponse:
+        """The answer to the request, or to its repetition."""
         loop = asyncio.get_running_loop()
-        self._repeat_timer = loop.call_later(more_s, self._on_overdue, repeat, request, batch)
+        written_at = loop.time()
+        self._probe_id = ""
+        late_s = min(repeat.after_s, max(_LATE_S, _LATE_FACTOR * self._usual_s))
+        self._repeat_timer = loop.call_later(late_s, self._start, self._probe)
+        while True:
+            response = await duplex.read()
+            if response.RefRequestID in self._awaited:
+                break
+            if response.RefRequestID == self._probe_id:  # else it is the late answer to what was sent twice
+                more_s = max(_LAST_LOOK_S, request.ByteSize() / _BYTES_PER_S)
+                self._repeat_timer = loop.call_later(more_s, self._on_overdue, repeat, request, batch)
+        if len(self._awaited) == 1:
+            self._usual_s += (loop.time() - written_at - self._usual_s) * _USUAL_WEIGHT
+        return response
+
+    def _start(self, send: Callable[[], Coroutine[None, None, None]]) -> None:
+        self._repeating = asyncio.create_task(send(), name="kubemq repeat")
+
+    async def _probe(self) -> None:
+        """Ask something that is answered at once and stores nothing: a negative delay is refused."""
+        self._probe_id = str(next(self._numbers))
+        refused = pb.QueueMessage(
+            MessageID="~probe",
+            ClientID=self._client_id,
+            Channel="amqp.~probe",
+            Metadata="probe",
+            Policy=pb.QueueMessagePolicy(DelaySeconds=-1),
+        )
+        with contextlib.suppress(StoreError):  # the one who waits for the answer is told
+            await self._duplex.write(pb.QueuesUpstreamRequest(RequestID=self._probe_id, Messages=[refused]))
 
     def _on_overdue(self, repeat: Repeat, request: pb.QueuesUpstreamRequest, batch: Sequence[Outgoing]) -> None:
         repeat.tell(batch)
-        self._repeating = asyncio.create_task(self._send_again(request), name="kubemq repeat")
+        self._start(lambda: self._send_again(request))
 
     async def _send_again(self, request: pb.QueuesUpstreamRequest) -> None:
         request.RequestID = str(next(self._numbers))

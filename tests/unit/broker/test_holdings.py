@@ -150,7 +150,7 @@ def test_an_acknowledged_message_that_comes_again_is_acknowledged_again() -> Non
 
 
 def test_an_acknowledgement_without_proof_is_given_again() -> None:
-    bench = Bench(3)
+    bench = Bench(2)
     bench.credit = 2
     one, two = bench.open(1, 2)
     bench.lease.settle(one)
@@ -161,7 +161,7 @@ def test_an_acknowledgement_without_proof_is_given_again() -> None:
     assert (list(bench.lease.settled), bench.lease.sent) == ([1], [])
     bench.now += BACK_OFF_S
     assert bench.kind is RECOVER
-    assert bench.recover(3, 1, 2) == 2
+    assert bench.recover(2, 1, 2) == 2
     assert told == []
     assert bench.send_acks() == [1]
     bench.get(2)
