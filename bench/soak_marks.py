@@ -22,10 +22,11 @@ from bench.results import CONNECTOR
 from bench.targets import Endpoint, Target, delete_queues
 
 _MB = 1e6
-_MARKS = ("outbox_high_bytes", "in_flight_high_bytes", "output_high_bytes")
+_MARKS = ("outbox_high_bytes", "in_flight_high_bytes", "output_high_bytes", "client_bodies_size")
 _COPIES = 2
 _BIG_BYTES, _BIG_CHANNELS, _BIG_LIMIT_S = 16 * 1024**2, 50, 240.0
 _SMALL_BUFFER_BYTES = 4096
+_TOO_LARGE = 311
 
 
 def bounded(name: str, target: Target, endpoint: Endpoint, report: Report, disturb: Callable[[str, str], str]) -> None:
@@ -84,7 +85,10 @@ def slow_reader(seconds: float) -> Callable[[str, str], str]:
 
 
 def big_bodies(*, is_mixed: bool) -> Callable[[str, str], str]:
-    """Bodies of 16 MiB on 50 channels of one connection, all confirmed; a consumer empties the queue."""
+    """Bodies of 16 MiB on 50 channels of one connection, all confirmed; a consumer empties the queue.
+
+    Bodies that begin beyond what one client may have under way are refused (311) and sent again, one after the other.
+    """
 
     def disturb(url: str, queue: str) -> str:
         with RawClient(url, _BIG_LIMIT_S) as publisher:
@@ -95,13 +99,15 @@ def big_bodies(*, is_mixed: bool) -> Callable[[str, str], str]:
             with _draining(url, queue) as drained:
                 for data in _big_frames(publisher, queue, is_mixed=is_mixed):
                     publisher.send_bytes(data)
-                confirmed = _confirms(publisher)
+                confirmed, refused = _confirms(publisher, _BIG_CHANNELS)
+                confirmed += _send_again(publisher, queue, refused)
                 deadline = time.monotonic() + _BIG_LIMIT_S
                 while drained[0] < confirmed and time.monotonic() < deadline:
                     time.sleep(0.05)
             if confirmed < _BIG_CHANNELS:
                 raise ClientError(f"{confirmed} of {_BIG_CHANNELS} bodies confirmed")
-            return f"{confirmed} bodies of 16 MiB confirmed, {drained[0]} consumed"
+            again = f" ({len(refused)} of them refused at first)" if refused else ""
+            return f"{confirmed} bodies of 16 MiB confirmed{again}, {drained[0]} consumed"
 
     return disturb
 
@@ -118,16 +124,31 @@ def _big_frames(publisher: RawClient, queue: str, *, is_mixed: bool) -> Iterator
         yield b"".join(frames)
 
 
-def _confirms(publisher: RawClient) -> int:
-    """Read until every channel has its confirm; returns how many are acks."""
+def _confirms(publisher: RawClient, count: int) -> tuple[int, list[int]]:
+    """Read until so many channels have an answer; returns how many acks, and the channels closed with 311."""
     answered = confirmed = 0
-    while answered < _BIG_CHANNELS:
-        _, value = publisher.read()
+    refused: list[int] = []
+    while answered + len(refused) < count:
+        channel_no, value = publisher.read()
         if isinstance(value, commands.Basic.Ack | commands.Basic.Nack):
             answered += 1
             confirmed += isinstance(value, commands.Basic.Ack)
+        elif isinstance(value, commands.Channel.Close) and value.reply_code == _TOO_LARGE:
+            refused.append(channel_no)
+            publisher.send(channel_no, commands.Channel.CloseOk())
         elif isinstance(value, commands.Channel.Close | commands.Connection.Close):
             raise ClientError(f"{value.name}: {value.reply_code} {value.reply_text}")
+    return confirmed, refused
+
+
+def _send_again(publisher: RawClient, queue: str, channels: list[int]) -> int:
+    """Open the channels again and publish on one after the other; returns how many acks."""
+    confirmed = 0
+    for channel_no in channels:
+        publisher.open_channel(channel_no)
+        publisher.call(channel_no, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        publisher.send_bytes(b"".join(publisher.content_frames(channel_no, queue, bytes(_BIG_BYTES))))
+        confirmed += _confirms(publisher, 1)[0]
     return confirmed
 
 

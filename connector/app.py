@@ -40,6 +40,7 @@ from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
 from connector.runtime.transport import ClientProtocol, ConnectionLimit
+from connector.session.arriving import Arriving
 from connector.session.policy import SessionPolicy
 from connector.session.users import Users
 from connector.version import VERSION
@@ -60,6 +61,11 @@ MARKS = (
     "in_flight_high_bytes",
     "output_high_bytes",
     "memory_queues_high_bytes",
+    "partial_high_bytes",
+    "client_bodies_size",
+    "unread_high_bytes",
+    "queued_high_bytes",
+    "tx_max_size",
 )
 PING_S = 1.0
 RETRY_PING_S = 0.25
@@ -221,6 +227,7 @@ class App:
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
             memory_high_bytes=config.memory_queues_high_bytes,
+            arriving=Arriving(config.partial_high_bytes, config.client_bodies_size),
             store_retention_s=self._retention_s(),
         )
 
@@ -288,6 +295,10 @@ class App:
             consumer_timeout_s=config.consumer_timeout_s,
             output_high_bytes=config.output_high_bytes,
             in_flight_high_bytes=config.in_flight_high_bytes,
+            client_bodies_bytes=config.client_bodies_size,
+            unread_high_bytes=config.unread_high_bytes,
+            queued_high_bytes=config.queued_high_bytes,
+            tx_max_bytes=config.tx_max_size,
         )
 
     # ------------------------------------------------------------------ health
@@ -327,7 +338,20 @@ class App:
             oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
             messages_withheld=sum(source.lease.unreadable_count for source in sources),
             queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
+            tasks=len(asyncio.all_tasks()),
+            partial_bytes=hub.arriving.size if hub else 0,
+            **self._client_bytes(),
         )
+
+    def _client_bytes(self) -> dict[str, int]:
+        """What all clients together have in the buffers that a mark bounds for each of them."""
+        connections = list(self._hub.connections) if self._hub else []
+        return {
+            "in_flight_bytes": sum(connection.in_flight.size for connection in connections),
+            "queued_bytes": sum(connection.queued.size for connection in connections),
+            "output_bytes": sum(client.output_bytes for client in self._limit.clients),
+            "paused_connections": sum(bool(connection.reading.reasons) for connection in connections),
+        }
 
     # ------------------------------------------------------------------ end
 

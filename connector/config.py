@@ -305,6 +305,43 @@ class Config:
         minimum=4096,
         maximum=1024**3,
     )
+    unread_high_bytes: int = _setting(
+        16 * 1024**2,
+        "Bytes of replies sent to one client that does not read them, at which its requests are not read either.",
+        kind.size,
+        minimum=4096,
+        maximum=1024**3,
+    )
+    queued_high_bytes: int = _setting(
+        4 * 1024**2,
+        "Bytes from one client that wait behind a slow method of their channel, at which reading from it stops.",
+        kind.size,
+        minimum=4096,
+        maximum=1024**3,
+    )
+    tx_max_size: int = _setting(
+        64 * 1024**2,
+        "Bytes that may be published in one transaction; more is refused (406), as only its commit would make room.",
+        kind.size,
+        minimum=64 * 1024,
+        maximum=1024**3,
+    )
+    client_bodies_size: int = _setting(
+        128 * 1024**2,
+        "What the bodies that one client has begun on its channels and not finished may add up to; a further one is "
+        "refused (311). One alone is always taken.",
+        kind.size,
+        minimum=64 * 1024,
+        maximum=64 * 1024**3,
+    )
+    partial_high_bytes: int = _setting(
+        256 * 1024**2,
+        "Bytes of messages that have arrived in part, of all clients together, at which those clients are read in "
+        "turn, each until its messages are whole. Who then sends nothing is closed (506).",
+        kind.size,
+        minimum=1024**2,
+        maximum=64 * 1024**3,
+    )
     memory_queues_high_bytes: int = _setting(
         256 * 1024**2,
         "Bytes in the queues kept in memory (exclusive, server-named, auto-delete), all together, "

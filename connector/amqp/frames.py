@@ -111,7 +111,7 @@ class FrameHandler(Protocol):
         """A heartbeat frame."""
 
     def on_content_too_large(self, channel_no: int, size: int) -> None:
-        """A content header announced more than ``max_body_bytes``; its body frames will be swallowed."""
+        """A content header announced more than ``max_body_bytes`` or ``max_bodies_bytes`` allow: it is swallowed."""
 
 
 class _Content:
@@ -139,6 +139,7 @@ _DISCARDED = _Content("", "", 0)
 class FrameReader:
     """Reads what one client sends.
 
+    The bodies that have begun and are not whole may announce ``max_bodies_bytes`` together (0: any number).
     ``opened=False`` refuses frames on other channels than 0 with UNEXPECTED_FRAME until the handler has taken a
     connection.open without raising, so that nothing is buffered for a stranger.
     """
@@ -151,6 +152,7 @@ class FrameReader:
         "_is_closing",
         "_is_opened",
         "_limit",
+        "_max_bodies_bytes",
         "_max_body_bytes",
         "_need",
         "_rest",
@@ -165,10 +167,12 @@ class FrameReader:
         frame_max: int = INITIAL_FRAME_MAX,
         max_body_bytes: int = MAX_BODY_BYTES,
         *,
+        max_bodies_bytes: int = 0,
         opened: bool = True,
     ) -> None:
         self._handler = handler
         self._max_body_bytes = max_body_bytes
+        self._max_bodies_bytes = max_bodies_bytes
         self._is_opened = opened
         self._is_closing = False
         #: False after a frame error: where the next frame begins is unknown, nothing more is read.
@@ -423,10 +427,17 @@ class FrameReader:
             return
         content.header = header
         content.missing = size
-        if size > self._max_body_bytes:
+        if size > self._max_body_bytes or not self._has_room(size):
             self._handler.on_content_too_large(channel_no, size)
         else:
             content.body = bytearray()
+
+    def _has_room(self, size: int) -> bool:
+        """Return whether one more body fits beside those that have begun; with no other one it does."""
+        begun = [content for content in self._channels.values() if content.body is not None]
+        if not begun or not self._max_bodies_bytes:
+            return True
+        return size + sum(len(content.body or b"") + content.missing for content in begun) <= self._max_bodies_bytes
 
     def _body(self, channel_no: int, payload: bytes, content: _Content | None) -> None:
         if content is None or content.header is None:

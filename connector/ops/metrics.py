@@ -36,6 +36,12 @@ class Gauges:
     messages_withheld: int = 0
     oldest_message_s: float = 0.0
     queues_in_doubt: int = 0
+    tasks: int = 0
+    partial_bytes: int = 0
+    in_flight_bytes: int = 0
+    queued_bytes: int = 0
+    output_bytes: int = 0
+    paused_connections: int = 0
 
 
 _PROTOCOL = {"protocol": "amqp091"}
@@ -132,6 +138,12 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_oldest_message_seconds", "Age of the oldest message stored, as far as known", ("oldest_message_s",)),
     ("kubemq_amqp_withheld_messages", "Stored, but a crashed KubeMQ server withholds them", ("messages_withheld",)),
     ("kubemq_amqp_queues_in_doubt", "Queues examined or moved after a restart of KubeMQ", ("queues_in_doubt",)),
+    ("kubemq_amqp_partial_bytes", "Bytes of messages that have arrived in part", ("partial_bytes",)),
+    ("kubemq_amqp_in_flight_bytes", "Bytes published and not stored yet, of all clients", ("in_flight_bytes",)),
+    ("kubemq_amqp_queued_bytes", "Bytes waiting behind slow methods, of all clients", ("queued_bytes",)),
+    ("kubemq_amqp_output_bytes", "Bytes waiting to be sent to clients", ("output_bytes",)),
+    ("kubemq_amqp_paused_connections", "Clients not read for now, for any reason", ("paused_connections",)),
+    ("kubemq_amqp_tasks", "Tasks of the event loop: some for each active queue, none for an idle one", ("tasks",)),
     ("kubemq_amqp_kubemq_connected", "1 while KubeMQ answers", ("is_kubemq_connected",)),
 )
 

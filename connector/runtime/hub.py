@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from connector.broker.queue import StoredQueue
     from connector.broker.sources import Source
     from connector.runtime.tasks import Tasks
+    from connector.session.arriving import Arriving
     from connector.session.connection import Connection
 
 #: Why publishers are blocked.
@@ -59,11 +60,13 @@ class Hub:
         outbox_high_bytes: int,
         outbox_high_count: int,
         memory_high_bytes: int,
+        arriving: Arriving,
         store_retention_s: float = 0.0,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
         self.connections: set[Connection] = set()
+        self.arriving = arriving
         self._tasks = tasks
         self._readers: dict[Source, QueueReader] = {}
         self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
@@ -234,6 +237,7 @@ class Hub:
             now = self.broker.clock()
             for connection in list(self.connections):
                 self._tick_one(connection, now)
+            self.arriving.on_tick(now)
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.settle()
 

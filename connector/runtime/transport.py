@@ -16,6 +16,8 @@ from connector.session.info import ConnectionInfo
 from connector.session.reply_map import is_bug
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from connector.amqp.errors import AmqpError
     from connector.runtime.hub import Hub
     from connector.session.policy import SessionPolicy
@@ -55,7 +57,9 @@ class ClientProtocol(asyncio.Protocol):
             return
         broker = self._hub.broker
         info = ConnectionInfo(peer=f"{host}:{port}", peer_host=host)
-        self._connection = Connection(broker, self._policy, self, broker.clock, broker.counters, info)
+        self._connection = Connection(
+            broker, self._policy, self, broker.clock, broker.counters, info, self._hub.arriving
+        )
         self._hub.add_connection(self._connection)
 
     def data_received(self, data: bytes) -> None:
@@ -65,7 +69,16 @@ class ClientProtocol(asyncio.Protocol):
             self._hub.settle()
 
     def eof_received(self) -> bool:
-        """The client has ended its side: what it sent is handled; the socket is closed."""
+        """The client has ended its side: what it sent is handled; the socket is closed, read or not.
+
+        What it holds goes back now: a client that reads nothing more would keep the socket open.
+        """
+        transport, connection = self._transport, self._connection
+        if transport is not None and connection is not None:
+            connection.lost()
+            self._hub.settle()
+            if transport.get_write_buffer_size():
+                asyncio.get_running_loop().call_later(self._policy.closing_timeout_s, transport.abort)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,6 +103,11 @@ class ClientProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._connection.on_write_resumed()
             self._hub.settle()
+
+    @property
+    def output_bytes(self) -> int:
+        """What waits to be sent."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     # ------------------------------------------------------------------ session.ports.Runtime
 
@@ -147,6 +165,11 @@ class ConnectionLimit:
 
     def __len__(self) -> int:
         return len(self._clients)
+
+    @property
+    def clients(self) -> AbstractSet[ClientProtocol]:
+        """All that are in."""
+        return self._clients
 
     def admit(self, client: ClientProtocol) -> bool:
         """Count the client in, if there is room."""

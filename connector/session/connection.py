@@ -25,6 +25,7 @@ from connector.amqp.handshake import (
 )
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
+from connector.session.arriving import Part
 from connector.session.channel import Channel
 from connector.session.consume import cancel_consumers, on_basic_ack, on_basic_get, on_basic_nack, on_basic_reject
 from connector.session.heartbeat import Heartbeat, Verdict
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from connector.broker.counters import Counters
     from connector.broker.ports import Clock
+    from connector.session.arriving import Arriving
     from connector.session.policy import SessionPolicy
     from connector.session.ports import Broker, Runtime, VirtualHost
 
@@ -73,6 +75,7 @@ class Connection:
         clock: Clock,
         counters: Counters,
         info: ConnectionInfo,
+        arriving: Arriving,
     ) -> None:
         self.policy = policy
         self.counters = counters
@@ -84,7 +87,8 @@ class Connection:
         self.output = Output(runtime, self.reading, policy.output_high_bytes, policy.unread_high_bytes)
         self.in_flight = Mark(policy.in_flight_high_bytes, self.reading, Pause.IN_FLIGHT)
         self.queued = Mark(policy.queued_high_bytes, self.reading, Pause.QUEUED)
-        self.reader = FrameReader(self, max_body_bytes=policy.max_body_bytes, opened=False)
+        self.reader = self._new_reader()
+        self._part = Part(arriving, self.reading, self._on_stalled)
         self._broker = broker
         self._runtime = runtime
         self._clock = clock
@@ -101,9 +105,13 @@ class Connection:
         self._was_opened = False
         self._is_lost = False
         self._was_read = False
-        now = clock()
-        self._heartbeat = Heartbeat(now)
-        self._close_at: float | None = now + policy.handshake_timeout_s
+        self._heartbeat = Heartbeat(clock())
+        self._close_at: float | None = clock() + policy.handshake_timeout_s
+
+    def _new_reader(self) -> FrameReader:
+        policy = self.policy
+        bodies_bytes = policy.client_bodies_bytes
+        return FrameReader(self, max_body_bytes=policy.max_body_bytes, max_bodies_bytes=bodies_bytes, opened=False)
 
     @property
     def phase(self) -> Phase:
@@ -135,6 +143,7 @@ class Connection:
     def feed(self, data: bytes) -> None:
         """Take what came from the socket."""
         self._was_read = True
+        came = len(data)
         if self._phase is Phase.HEADER:
             data = self._read_protocol_header(data)
         while self._phase is not Phase.CLOSED:
@@ -144,7 +153,8 @@ class Connection:
                 self.on_failure(error, self._current)
                 data = b""
             else:
-                return
+                break
+        self._part.note(self.reader.buffered_bytes, came)
 
     def flush(self) -> None:
         """Write what this turn has gathered, confirms coalesced."""
@@ -259,6 +269,13 @@ class Connection:
         else:
             self._close_with(amqp_error)
 
+    def _on_stalled(self) -> None:
+        """Its messages in part take up memory that others need, and it does not go on with them."""
+        self._current = None
+        self.method_ids = _PUBLISH
+        reason = "messages were begun and not finished while other clients wait for the memory"
+        self.on_failure(AmqpError(ReplyCode.RESOURCE_ERROR, reason), None)
+
     def _refuse(self, error: AuthenticationRefused) -> None:
         """A login that failed: said only to a client that understands it, and not at once (SE-01)."""
         self.counters.auth_failures += 1
@@ -309,6 +326,8 @@ class Connection:
         self._runtime.abort()
 
     def _drop_channels(self) -> None:
+        self.reader.discard_all()
+        self._part.leave()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.abandon()

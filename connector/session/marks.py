@@ -18,6 +18,7 @@ class Pause(IntFlag):
     BLOCKED = 4  # KubeMQ cannot take more (connection.blocked)
     UNREAD = 8  # replies the client does not read
     ENDING = 16  # the connector stops; what came before gets its confirms
+    PARTIAL = 32  # it is the turn of another client to make its message whole
 
 
 class Reading:

@@ -104,8 +104,14 @@ def _return(channel: Channel, exchange: str, routing_key: str, header: bytes, bo
 
 
 def on_content_too_large(channel: Channel, size: int) -> None:
-    """The header announced more than is allowed; the body is not even gathered (PU-10)."""
-    largest = channel.connection.policy.max_body_bytes
+    """The header announced more than is allowed, or than there is room for; the body is not even gathered (PU-10)."""
+    policy = channel.connection.policy
+    largest = policy.max_body_bytes
+    if size <= largest:
+        reason = (
+            f"message size {size}: with the messages under way on other channels more than {policy.client_bodies_bytes}"
+        )
+        raise AmqpError(ReplyCode.CONTENT_TOO_LARGE, reason)
     reason = f"message size {size} is larger than configured max size {largest}"
     raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
 

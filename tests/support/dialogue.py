@@ -117,7 +117,7 @@ class Dialogue:
         self.socket = Socket(world)
         used = policy(**policy_changes) if policy_changes else world.policy
         info = ConnectionInfo(peer=f"{peer_host}:40000", peer_host=peer_host)
-        self.connection = Connection(world.broker, used, self.socket, world.clock, world.counters, info)
+        self.connection = Connection(world.broker, used, self.socket, world.clock, world.counters, info, world.arriving)
         self.socket.connection = self.connection
         self.frame_max = 131072
         self._items: list[Item] = []

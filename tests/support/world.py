@@ -19,6 +19,7 @@ from connector.broker.outbox import on_results
 from connector.broker.ports import Answer
 from connector.broker.queue import StoredQueue
 from connector.broker.topology import decode_event
+from connector.session.arriving import Arriving
 from connector.session.connection import Connection
 from connector.session.policy import SessionPolicy
 from connector.session.users import Users
@@ -119,9 +120,12 @@ def policy(**changes: Any) -> SessionPolicy:
 class World:
     """One replica; implements ``broker.Hooks``."""
 
-    def __init__(self, *, requeues_in_place: bool = False, **policy_changes: Any) -> None:
+    def __init__(
+        self, *, requeues_in_place: bool = False, partial_high_bytes: int = 2**28, **policy_changes: Any
+    ) -> None:
         self.clock = FakeClock()
         self.counters = Counters()
+        self.arriving = Arriving(partial_high_bytes, policy_changes.get("client_bodies_bytes", 0))
         self.policy = policy(**policy_changes)
         self.hold_stores = False  # publishes to stored queues wait for ``answer_stores``
         self.hold_events = False  # declarations of stored queues wait for ``answer_events``
@@ -230,4 +234,5 @@ class World:
                 action()
             for connection in connections:
                 connection.on_tick(self.clock.now)
+            self.arriving.on_tick(self.clock.now)
             self.settle()

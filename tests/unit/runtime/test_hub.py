@@ -14,6 +14,7 @@ from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.runtime.hub import Hub
 from connector.runtime.tasks import Tasks
+from connector.session.arriving import Arriving
 from tests.support.fake_kubemq import FakeKubeMQ
 from tests.support.waiting import until
 
@@ -55,7 +56,7 @@ async def end_with_a_late_queue() -> list[str]:
         tasks = Tasks(group, Counters())
         hub = Hub(
             settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
-            outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000,
+            outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000, arriving=Arriving(1000, 0),
         )  # fmt: skip
         hub.start()
         await hub.sync.loaded.wait()

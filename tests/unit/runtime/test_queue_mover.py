@@ -18,6 +18,7 @@ from connector.broker.topology import encode_event
 from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
+from connector.session.arriving import Arriving
 from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
 from tests.support.waiting import until
 
@@ -146,6 +147,7 @@ async def running(store: FakeKubeMQ, log: FakeTopologyLog) -> AsyncIterator[Runn
         hub = Hub(
             Settings(), store, log, tasks, Counters(), publish_deadline_s=5.0, declare_deadline_s=5.0,
             outbox_high_bytes=1_000_000, outbox_high_count=10_000, memory_high_bytes=1_000_000,
+            arriving=Arriving(1_000_000, 0),
         )  # fmt: skip
         started: list[asyncio.Task[Any]] = []
 
