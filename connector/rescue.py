@@ -19,7 +19,8 @@ from connector.backend.kubemq.store import KubeMQStore
 from connector.backend.kubemq.topology_log import KubeMQTopologyLog
 from connector.broker.generations import queue_rescued
 from connector.broker.ports import StoreError
-from connector.broker.topology import VERSION, Observer, Topology, decode_event, encode_event, replay
+from connector.broker.snapshots import replay
+from connector.broker.topology import VERSION, Observer, Topology, decode_event, encode_event
 from mapping import names
 
 if TYPE_CHECKING:

@@ -15,6 +15,8 @@ from functools import lru_cache
 
 TOPOLOGY_CHANNEL = "amqp.~topology"
 """Events Store channel of the declarations; '~' at the start of a part is reserved, so no vhost is called so."""
+TOPOLOGY_START = "amqp-start"
+"""Tag of its events: the Sequence from which on the log is enough, as a snapshot comes after it."""
 
 MAX_CHANNEL_BYTES = 240
 """The longest channel ever produced, in bytes of UTF-8."""

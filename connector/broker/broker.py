@@ -20,6 +20,7 @@ from connector.broker.outbox import Outbox
 from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import Queue, StoredQueue
 from connector.broker.recovery import Recovery
+from connector.broker.snapshots import Assembly, is_snapshot, replay, split
 from connector.broker.topology import (
     VERSION,
     ExchangeRecord,
@@ -29,7 +30,6 @@ from connector.broker.topology import (
     encode_event,
     name_event,
     queue_deleted,
-    replay,
 )
 from connector.broker.vhost import VirtualHost
 from mapping import names
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from connector.broker.ports import Clock, Done
     from connector.broker.sources import Source
 
-#: A snapshot of the topology is written after so many events.
+#: A snapshot of the topology is written after so many events, or half as many as there are objects if that is more.
 SNAPSHOT_EVENTS = 1000
 #: A deletion of what an earlier life left over is tried again after this.
 LEFTOVER_RETRY_S = 0.5
@@ -108,6 +108,8 @@ class Broker(Observer):
         self._appending: dict[str, tuple[Done, float]] = {}
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._loading: list[tuple[int, dict[str, Any]]] = []
+        self._assembly = Assembly(keep=False)
+        self.log_start = 0  # who reads the log from this Sequence on knows all; 0 before we know it ourselves
         self._by_reported_name: dict[str, list[Source]] = {}
         self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
         self._latest = Latest(clock)
@@ -321,14 +323,29 @@ class Broker(Observer):
             return
         if sequence <= self.topology.version:
             return
-        changed = event["type"] != "snapshot" and self.topology.apply(sequence, event)
+        changed = self._on_snapshot(sequence, event) if is_snapshot(event) else self.topology.apply(sequence, event)
         if event["type"] == "queue.drained":
             self._latest.on_emptied()
         done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
         if done is not None:
             done(changed)
-        if self.topology.events_since_snapshot >= SNAPSHOT_EVENTS:
+        if self.topology.events_since_snapshot >= self._snapshot_after():
             self.write_snapshot()
+
+    def _on_snapshot(self, sequence: int, event: dict[str, Any]) -> bool:
+        """Whoever wrote it: what comes before it is not needed any more.  Changes nothing."""
+        before, self.topology.version = self.topology.version, sequence
+        snapshot = self._assembly.add(event)
+        if snapshot is not None:
+            self.log_start = snapshot["upto"] + 1
+            since = max(0, before - snapshot["upto"])
+            self.topology.events_since_snapshot = min(self.topology.events_since_snapshot, since)
+        return False
+
+    def _snapshot_after(self) -> int:
+        """A snapshot is as large as the topology: large ones are rare, so that they cost little for each event."""
+        topology = self.topology
+        return max(SNAPSHOT_EVENTS, (len(topology.queues) + len(topology.exchanges) + len(topology.bindings)) // 2)
 
     def on_loaded(self) -> None:
         """Everything the log held has come: fold it, drop what does not survive a restart, empty deleted channels.
@@ -348,6 +365,7 @@ class Broker(Observer):
         event_count = folded.events_since_snapshot
         self.topology.load_snapshot(folded.snapshot_event())
         self.topology.events_since_snapshot = event_count
+        self.log_start = snapshot["upto"] + 1 if snapshot is not None else 1
         self.is_loaded = True
         for vhost, name in list(self.topology.undrained):
             left = self.topology.left.get((vhost, name)) or Generations()
@@ -379,7 +397,14 @@ class Broker(Observer):
 
     def write_snapshot(self) -> None:
         """Write the whole state into the log, so that its beginning may be forgotten."""
-        self.append(self.topology.snapshot_event(), lambda _result: None)
+        self._event_no += 1
+        self._write_parts(split(self.topology.snapshot_event(), f"{self.replica}.{self._event_no}"))
+
+    def _write_parts(self, parts: Iterator[dict[str, Any]]) -> None:
+        """One when the last has come back, so that others get their turn; given up when one is not taken."""
+        part = next(parts, None)
+        if part is not None:
+            self.append(part, lambda result: None if isinstance(result, Exception) else self._write_parts(parts))
 
     # ------------------------------------------------------------------ deleted queues
 

@@ -158,11 +158,14 @@ class QueueStore(Protocol):
 class TopologyLog(Protocol):
     """The declarations' log in KubeMQ's Events Store: one total order."""
 
-    async def append(self, event: bytes) -> None:
-        """Append one event; it comes back through ``follow``.  Raises Unavailable, TimedOut or Rejected."""
+    async def append(self, event: bytes, start: int = 0) -> None:
+        """Append one event; it comes back through ``follow``.  Raises Unavailable, TimedOut or Rejected.
+
+        ``start``: whoever reads the log from this Sequence on knows all that is in it (0: not known).
+        """
 
     def follow(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Every event as (Sequence, bytes): from the first kept one, then live.
+        """Every event as (Sequence, bytes): from the last ``start`` in the log or an earlier one, then live.
 
         Yields ``(0, b"")`` once when everything that existed at the call has been yielded.  Raises Unavailable
         when the link breaks; call again to start over.

@@ -376,13 +376,3 @@ _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {
     "queue.bound": Topology._bound,  # noqa: SLF001
     "queue.unbound": Topology._unbound,  # noqa: SLF001
 }
-
-
-def replay(events: list[tuple[int, dict[str, Any]]]) -> tuple[dict[str, Any] | None, list[tuple[int, dict[str, Any]]]]:
-    """The last snapshot among ``events`` (or None) and what is to be applied after it, in order.
-
-    Events written between a snapshot's computation and its place in the log come before it and are applied again.
-    """
-    last = next((event for _, event in reversed(events) if event["type"] == "snapshot"), None)
-    upto = last["upto"] if last else 0
-    return last, [(sequence, event) for sequence, event in events if event["type"] != "snapshot" and sequence > upto]

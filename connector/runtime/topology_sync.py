@@ -55,7 +55,7 @@ class TopologySync:
 
     async def _append(self, event_id: str, data: bytes, gate: asyncio.Semaphore) -> None:
         try:
-            await self._log.append(data)
+            await self._log.append(data, self._broker.log_start)
         except StoreError as error:
             log.warning("declaration not logged", error=str(error))
             self._broker.on_append_failed(event_id, error)

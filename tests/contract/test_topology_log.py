@@ -77,6 +77,20 @@ async def test_every_follower_starts_at_the_first_event(log: Log) -> None:
     assert bodies(await existing(log)) == [b"a", b"b"]
 
 
+async def test_a_new_follower_begins_where_the_log_is_enough(
+    log: Log, client: KubeMQClient, kubemq_channel: str
+) -> None:
+    """A snapshot makes what is before it superfluous: the events after it say where it begins."""
+    events = [b"%d" % number for number in range(300)]
+    await asyncio.gather(*[log.append(event, 1) for event in events])
+    await log.append(b"after a snapshot", 290)
+    later = KubeMQTopologyLog(client, kubemq_channel)
+
+    assert bodies(await existing(later)) == [*events[289:], b"after a snapshot"]
+    assert bodies(await existing(later)) == [*events[289:], b"after a snapshot"]
+    await later.close()
+
+
 async def test_live_events_come_after_the_end(log: Log) -> None:
     await log.append(b"before")
     async with aclosing(log.follow()) as follower:

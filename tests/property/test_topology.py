@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.amqp.wire import Table
+from connector.broker import snapshots
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 from connector.broker.topology import (
     VERSION,
@@ -22,7 +23,6 @@ from connector.broker.topology import (
     exchange_declared,
     name_event,
     queue_declared,
-    replay,
     unused_exchange_event,
 )
 from tests.support.broker_model import BrokerModel
@@ -112,6 +112,11 @@ def wired(event: dict[str, Any]) -> dict[str, Any]:
     return back
 
 
+def in_parts(snapshot: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The events of a snapshot that is too large for one."""
+    return [wired(part) for part in snapshots.split(snapshot, name, part_objects=1)]
+
+
 histories = st.lists(events(), max_size=25).map(lambda made: [(2 * n, wired(event)) for n, event in enumerate(made, 1)])
 
 
@@ -127,10 +132,17 @@ def test_any_snapshot_and_what_came_after_it_give_the_same_state(
     written = data.draw(st.integers(taken, len(history)), label="written after")
     kept = data.draw(st.integers(0, taken), label="forgotten")
     snapshot = wired(fold(history[:taken]).snapshot_event())
-    found, rest = replay(
-        [*history[kept:written], (history[written - 1][0] + 1 if written else 1, snapshot), *history[written:]]
-    )
-    assert found is snapshot
+    parts = in_parts(snapshot, "m.2") if data.draw(st.booleans(), label="in parts") else [snapshot]
+    unfinished = in_parts(snapshot, "m.1")[:-1]
+    log = history[kept:]
+    for some in (parts, unfinished):
+        places = st.integers(written - kept, len(log))
+        at = sorted(data.draw(st.lists(places, min_size=len(some), max_size=len(some)), label="places"))
+        for place, part in reversed(list(zip(at, some, strict=True))):
+            log.insert(place, (0, part))
+    found, rest = snapshots.replay(log)
+    assert found is not None
+    assert found["upto"] == snapshot["upto"]
     assert rest == history[taken:]
     topology = Topology(Observer())
     topology.load_snapshot(found)
@@ -190,4 +202,4 @@ def test_what_is_not_ours_is_no_event(data: bytes) -> None:
 
 @given(histories)
 def test_without_a_snapshot_everything_is_applied(history: list[tuple[int, dict[str, Any]]]) -> None:
-    assert replay(history) == (None, history)
+    assert snapshots.replay(history) == (None, history)

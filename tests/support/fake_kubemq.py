@@ -471,7 +471,7 @@ class FakeTopologyLog:
         self._generation = 0
         self._changed = asyncio.Event()
 
-    async def append(self, event: bytes) -> None:
+    async def append(self, event: bytes, start: int = 0) -> None:
         """See ``ports``; ``error`` set by a test is raised once."""
         await asyncio.sleep(0)
         if self.error is not None:

@@ -13,17 +13,18 @@ import itertools
 import uuid
 from collections.abc import AsyncGenerator
 
-import grpc.aio
-
 from connector.backend.kubemq.calls import Duplex, Inbound
 from connector.backend.kubemq.client import KubeMQClient
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import Rejected, StoreError, TimedOut, Unavailable
-from mapping.names import TOPOLOGY_CHANNEL
+from mapping.names import TOPOLOGY_CHANNEL, TOPOLOGY_START
 
 #: Metadata of an event, and of a marker: an event by which a reader finds the end of what existed.
 _EVENT = "event"
 _MARKER = "marker"
+
+#: Where to begin is looked for in so many events at the end, then in so many times more.
+_LOOK_BACK, _LOOK_BACK_FACTOR = 64, 16
 
 _NO_REASON = "refused without a reason"
 
@@ -47,12 +48,14 @@ class KubeMQTopologyLog:
         self._append_timeout_s = append_timeout_s
         self._silence_s = silence_s
         self._appender: _Appender | None = None
+        self._start = 0
 
-    async def append(self, event: bytes) -> None:
+    async def append(self, event: bytes, start: int = 0) -> None:
         """Append one event; appends that overlap keep the order of their calls.
 
         Raises Unavailable or TimedOut (it may still come back through ``follow``), or Rejected.
         """
+        self._start = max(self._start, start)
         await self._append(_EVENT, event)
 
     async def close(self) -> None:
@@ -61,18 +64,20 @@ class KubeMQTopologyLog:
             await self._appender.close()
 
     async def follow(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Every event as (Sequence, bytes) from the first kept one, then live; ``(0, b"")`` once after what existed.
+        """Every event as (Sequence, bytes) from where it is enough, then live; ``(0, b"")`` once after what existed.
 
-        What existed ends at a marker of our own, appended before the subscription; nobody's markers are yielded.
+        It begins at the ``start`` that the newest events name, else at the first kept event.  What existed ends at a
+        marker of our own, appended before the subscription; nobody's markers are yielded.
         Raises Unavailable when the link breaks or an event was lost on the way: call again to start over.  Close the
         iterator (``contextlib.aclosing``), which ends the subscription.
         """
         marker = uuid.uuid4().bytes
-        subscription = Inbound(self._subscribe)
+        subscription = None
         is_complete = False
         last = 0
         try:
             await self._append(_MARKER, marker)
+            subscription = self._open(self._start or await self._find_start())
             while True:
                 if not is_complete:
                     subscription.start_deadline(self._silence_s)
@@ -92,22 +97,57 @@ class KubeMQTopologyLog:
         except (TimedOut, Rejected) as error:
             raise Unavailable(str(error)) from error
         finally:
+            if subscription is not None:
+                subscription.drop()
+
+    async def _find_start(self) -> int:
+        """The Sequence from which on the log is enough, by what its newest events say; 1 where none says anything.
+
+        There is an event: our marker.
+        """
+        newest = await self._look(0, 0)
+        count = _LOOK_BACK
+        while True:
+            first = max(1, newest[0] - count)
+            _, start = await self._look(first, newest[0])
+            if start or first == 1:
+                return start if 1 < start <= newest[0] else 1
+            count *= _LOOK_BACK_FACTOR
+
+    async def _look(self, first: int, upto: int) -> tuple[int, int]:
+        """Read from one Sequence to another (0: the last): (last Sequence read, the highest start that is named)."""
+        subscription = self._open(first)
+        start = 0
+        try:
+            while True:
+                subscription.start_deadline(self._silence_s)
+                event = await subscription.read()
+                subscription.stop_deadline()
+                named = event.Tags.get(TOPOLOGY_START, "")
+                start = max(start, int(named) if named.isdecimal() else 0)
+                if event.Sequence >= upto:
+                    return event.Sequence, start
+        finally:
             subscription.drop()
 
-    def _subscribe(self) -> grpc.aio.UnaryStreamCall[pb.Subscribe, pb.EventReceive]:
-        return self._client.open_subscription(
-            pb.Subscribe(
-                SubscribeTypeData=pb.Subscribe.EventsStore,
-                ClientID=f"{self._client.client_id}-{uuid.uuid4().hex}",
-                Channel=self._kubemq_channel,
-                EventsStoreTypeData=pb.Subscribe.StartFromFirst,
-            )
+    def _open(self, first: int) -> Inbound[pb.EventReceive]:
+        """A subscription from this Sequence on; 0: from the last event on."""
+        kind, value = pb.Subscribe.StartAtSequence, first
+        if first <= 1:
+            kind, value = (pb.Subscribe.StartFromFirst if first else pb.Subscribe.StartFromLast), 0
+        request = pb.Subscribe(
+            SubscribeTypeData=pb.Subscribe.EventsStore,
+            ClientID=f"{self._client.client_id}-{uuid.uuid4().hex}",
+            Channel=self._kubemq_channel,
+            EventsStoreTypeData=kind,
+            EventsStoreTypeValue=value,
         )
+        return Inbound(lambda: self._client.open_subscription(request))
 
     async def _append(self, kind: str, body: bytes) -> None:
         if self._appender is None or self._appender.is_gone:
             self._appender = _Appender(self._client, self._kubemq_channel, self._append_timeout_s)
-        await self._appender.append(kind, body)
+        await self._appender.append(kind, body, self._start)
 
 
 class _Appender:
@@ -127,7 +167,7 @@ class _Appender:
     def is_gone(self) -> bool:
         return self._duplex.is_gone
 
-    async def append(self, kind: str, body: bytes) -> None:
+    async def append(self, kind: str, body: bytes, start: int) -> None:
         """Send one event and wait for its result.  Raises Unavailable, TimedOut or Rejected."""
         event = pb.Event(
             EventID=str(next(self._numbers)),
@@ -136,6 +176,7 @@ class _Appender:
             Metadata=kind,
             Body=body,
             Store=True,
+            Tags={TOPOLOGY_START: str(start)} if start else None,
         )
         waiter = asyncio.get_running_loop().create_future()
         try:

@@ -43,9 +43,14 @@ class EventsStore:
 
     async def show(self, request: pb.Subscribe, context: Context) -> AsyncIterator[Any]:
         self.subscriptions.append(request)
-        for sequence, event in self.edited():
+        shown = self.edited()
+        if request.EventsStoreTypeData == pb.Subscribe.StartFromLast:
+            shown = shown[-1:]
+        elif request.EventsStoreTypeData == pb.Subscribe.StartAtSequence:
+            shown = [(sequence, event) for sequence, event in shown if sequence >= request.EventsStoreTypeValue]
+        for sequence, event in shown:
             if not (self.hides_markers and event.Metadata == "marker"):
-                yield pb.EventReceive(Sequence=sequence, Body=event.Body, Metadata=event.Metadata)
+                yield pb.EventReceive(Sequence=sequence, Body=event.Body, Metadata=event.Metadata, Tags=event.Tags)
         await asyncio.Event().wait()
 
     def edited(self) -> list[tuple[int, pb.Event]]:
@@ -93,12 +98,13 @@ async def test_a_follower_asks_for_all_under_a_name_of_its_own(
     assert await followed(log) == [(1, b""), END]
     assert await followed(log) == [(1, b""), END]
 
-    first, second = events_store.subscriptions
+    first = events_store.subscriptions[-1]
     assert first.SubscribeTypeData == pb.Subscribe.EventsStore
     assert first.EventsStoreTypeData == pb.Subscribe.StartFromFirst
     assert first.Channel == "amqp.~test"
-    assert first.ClientID != second.ClientID
-    assert first.ClientID.startswith("unit-")
+    names = {subscription.ClientID for subscription in events_store.subscriptions}
+    assert len(names) == len(events_store.subscriptions)
+    assert all(name.startswith("unit-") for name in names)
 
 
 async def test_one_marker_per_follower(log: KubeMQTopologyLog, events_store: EventsStore) -> None:
@@ -107,6 +113,45 @@ async def test_one_marker_per_follower(log: KubeMQTopologyLog, events_store: Eve
 
     assert [event.Metadata for event in events_store.events] == ["marker", "marker"]
     assert len({event.Body for event in events_store.events}) == 2
+
+
+async def test_it_begins_where_the_newest_events_say(
+    log: KubeMQTopologyLog, client: KubeMQClient, events_store: EventsStore
+) -> None:
+    """Our own appends say it too, and the markers of one who knows."""
+    for number in range(5):
+        await log.append(b"%d" % number)
+    await log.append(b"5", 3)
+    later = KubeMQTopologyLog(client, "amqp.~test", append_timeout_s=5)
+    assert await followed(later) == [(3, b"2"), (4, b"3"), (5, b"4"), (6, b"5"), END]
+    assert await followed(log) == [(3, b"2"), (4, b"3"), (5, b"4"), (6, b"5"), END]
+    assert events_store.events[-1].Tags == {"amqp-start": "3"}
+    await later.close()
+
+
+async def test_where_to_begin_is_found_behind_many_events_that_do_not_say(
+    log: KubeMQTopologyLog, client: KubeMQClient, events_store: EventsStore
+) -> None:
+    await log.append(b"a")
+    await log.append(b"b", 2)
+    events_store.events += [pb.Event(Metadata="marker", Body=b"%d" % number) for number in range(2000)]
+    later = KubeMQTopologyLog(client, "amqp.~test", append_timeout_s=5)
+    assert await followed(later) == [(2, b"b"), END]
+    looks = [each for each in events_store.subscriptions if each.EventsStoreTypeData == pb.Subscribe.StartAtSequence]
+    assert len(looks) == 3  # 64 back, all, and then the log itself
+    await later.close()
+
+
+@pytest.mark.parametrize("start", [99, 1, -3])
+async def test_a_start_that_cannot_be_is_the_beginning(
+    log: KubeMQTopologyLog, client: KubeMQClient, events_store: EventsStore, start: int
+) -> None:
+    """As after the loss of all that KubeMQ had, of which another connector does not know yet."""
+    await log.append(b"a")
+    await log.append(b"b", start)
+    later = KubeMQTopologyLog(client, "amqp.~test", append_timeout_s=5)
+    assert await followed(later) == [(1, b"a"), (2, b"b"), END]
+    await later.close()
 
 
 async def test_a_redelivery_is_not_yielded_again(log: KubeMQTopologyLog, events_store: EventsStore) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import pytest
 
 from connector.broker import broker as broker_module
@@ -10,6 +13,7 @@ from connector.broker.message import Message
 from connector.broker.ports import ChannelInfo, TimedOut
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
+from connector.broker.snapshots import split
 from connector.broker.topology import decode_event
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
 
@@ -91,6 +95,35 @@ def test_a_snapshot_is_written_after_many_events(model: BrokerModel, monkeypatch
     model.log[:0] = [b'{"v":1,"type":"from.the.past"}'] * at
     second = BrokerModel(model)
     assert set(second.vhost.queues) == {f"q{number}" for number in range(6)}
+
+
+def test_the_log_from_its_start_on_is_enough(model: BrokerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large snapshots come in parts, and the more there is to write the rarer they are."""
+    monkeypatch.setattr(broker_module, "SNAPSHOT_EVENTS", 4)
+    monkeypatch.setattr(broker_module, "split", partial(split, part_objects=2))
+    assert model.broker.log_start == 1
+    for number in range(40):
+        model.declare(f"q{number}", durable=True)
+    types = [json.loads(data)["type"] for data in model.log]
+    assert 2 <= types.count("snapshot") <= 5
+    assert types.count("snapshot.part") <= 40
+    start = model.broker.log_start
+    assert 1 < start <= len(model.log)
+    model.log[: start - 1] = [b'{"v":1,"type":"from.the.past"}'] * (start - 1)
+    second = BrokerModel(model)
+    assert list(second.vhost.queues) == [f"q{number}" for number in range(40)]
+    assert second.broker.log_start >= start
+
+
+def test_a_snapshot_by_another_replica_spares_us_our_own(model: BrokerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "SNAPSHOT_EVENTS", 4)
+    for number in range(3):
+        model.declare(f"q{number}", durable=True)
+    model.apply_foreign(BrokerModel(model).broker.topology.snapshot_event())
+    assert model.broker.log_start == 4
+    for number in range(3, 6):
+        model.declare(f"q{number}", durable=True)
+    assert [json.loads(data)["member"] for data in model.log if b'"snapshot"' in data] == ["other"]
 
 
 def test_many_events_without_a_snapshot_are_followed_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

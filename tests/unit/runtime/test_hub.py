@@ -25,7 +25,7 @@ class Log:
     def __init__(self) -> None:
         self._events: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def append(self, event: bytes) -> None:
+    async def append(self, event: bytes, start: int = 0) -> None:
         self._events.put_nowait(event)
 
     async def follow(self) -> AsyncIterator[tuple[int, bytes]]:

@@ -121,9 +121,9 @@ class HeldLog(FakeTopologyLog):
         self.is_open = asyncio.Event()
         self.is_open.set()
 
-    async def append(self, event: bytes) -> None:
+    async def append(self, event: bytes, start: int = 0) -> None:
         await self.is_open.wait()
-        await super().append(event)
+        await super().append(event, start)
 
 
 class CountingLog(HeldLog):
@@ -133,11 +133,11 @@ class CountingLog(HeldLog):
         super().__init__()
         self.waiting_count = self.most_waiting = 0
 
-    async def append(self, event: bytes) -> None:
+    async def append(self, event: bytes, start: int = 0) -> None:
         self.waiting_count += 1
         self.most_waiting = max(self.most_waiting, self.waiting_count)
         try:
-            await super().append(event)
+            await super().append(event, start)
         finally:
             self.waiting_count -= 1
 
