@@ -67,7 +67,7 @@ conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a f
 fault: $(STAMP) ## faults under load: SEEDS=100 seeds, or one again by ARGS="--seed 17" (docs/faults.md)
 	$(BIN)/python -m tools.fault --seeds $(or $(SEEDS),20) $(ARGS)
 
-differential: $(STAMP) ## random sequences played to us and to RABBITMQ_URL (ARGS="--url amqp://... --seed 1 --count 100")
+differential: $(STAMP) ## random sequences played to us and to RABBITMQ_URL (ARGS="--url amqp://... --seed 1 --count 100 --workers 4")
 	$(BIN)/python -m tools.differential $(if $(RABBITMQ_URL),--reference $(RABBITMQ_URL)) $(ARGS)
 
 run: $(STAMP) ## set up if need be, then serve (ARGS="--port 5673" passes flags)

@@ -444,8 +444,7 @@ class FrameReader:
             raise _unexpected(content)
         size = len(payload)
         if size > content.missing:
-            reason = "content body frame exceeds remaining content size"
-            raise AmqpError(ReplyCode.FRAME_ERROR, reason, _PUBLISH >> 16, _PUBLISH & 0xFFFF)
+            raise _unexpected(content)
         content.missing -= size
         body = content.body
         if content.missing:

@@ -27,15 +27,18 @@ INTEGERS = frozenset("bBsuIilL")
 MAX_PRIORITY = 255
 #: 100 years in ms: RabbitMQ's largest timer.
 MAX_EXPIRY_MS = 100 * 365 * 86_400_000
-_COMPARED_ALWAYS = (
+#: Arguments compared by a redeclaration, in RabbitMQ's order, which decides what a refusal names; which they are
+#: depends on the type of the queue that exists.
+COMPARED = (
     "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
-    "x-max-length-bytes", "x-overflow", "x-single-active-consumer", "x-queue-type", "x-consumer-timeout",
+    "x-max-length-bytes", "x-max-priority", "x-overflow", "x-queue-mode", "x-queue-version",
+    "x-single-active-consumer", "x-queue-type", "x-queue-master-locator", "x-consumer-timeout",
 )  # fmt: skip
-#: Arguments compared by a redeclaration; which they are depends on the type of the queue that exists.
-COMPARED = (*_COMPARED_ALWAYS, "x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 COMPARED_QUORUM = (
-    *_COMPARED_ALWAYS, "x-dead-letter-strategy", "x-max-in-memory-length", "x-max-in-memory-bytes",
-    "x-quorum-initial-group-size", "x-queue-leader-locator", "x-delivery-limit",
+    "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires", "x-max-length",
+    "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-overflow", "x-single-active-consumer",
+    "x-queue-type", "x-quorum-initial-group-size", "x-delivery-limit", "x-message-ttl", "x-queue-leader-locator",
+    "x-consumer-timeout",
 )  # fmt: skip
 _CLASSIC, _QUORUM = ("S", b"classic"), ("S", b"quorum")
 
@@ -91,8 +94,9 @@ _CHECKS: dict[str, Callable[[Field], object]] = {
     "x-queue-mode": lambda v: _one_of(v, ("default", "lazy"), "\"unsupported queue mode '{}'\""),
     "x-queue-type": lambda v: _one_of(v, ("classic", "quorum", "stream"), "\"unsupported queue type '{}'\""),
 }
-#: What only a quorum queue has.
-_QUORUM_ONLY = "x-delivery-limit"
+#: What the other type of queue does not have, in the order in which RabbitMQ looks; others are ignored (QU-13).
+_QUORUM_ONLY = ("x-delivery-limit",)
+_CLASSIC_ONLY = ("x-max-priority", "x-queue-mode")
 _DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 
 _CONSUMER_CHECKS: dict[str, Callable[[Field], object]] = {
@@ -128,7 +132,12 @@ def check_queue(request: QueueDeclare, label: str) -> None:
 def _check_queue_type(request: QueueDeclare, label: str) -> None:
     """Some flags and arguments go with one type of queue only."""
     arguments = request.arguments
-    if arguments.get("x-queue-type") == _QUORUM:
+    is_quorum = arguments.get("x-queue-type") == _QUORUM
+    for name in _CLASSIC_ONLY if is_quorum else _QUORUM_ONLY:
+        if name in arguments:
+            kind = "quorum" if is_quorum else "classic"
+            raise Inequivalent(f"invalid arg '{name}' for {label} of queue type rabbit_{kind}_queue")
+    if is_quorum:
         for is_set, what in (
             (request.auto_delete, "auto-delete"),
             (request.exclusive, "exclusive-owner"),
@@ -136,8 +145,6 @@ def _check_queue_type(request: QueueDeclare, label: str) -> None:
         ):
             if is_set:
                 raise Inequivalent(f"invalid property '{what}' for {label}")
-    elif _QUORUM_ONLY in arguments:
-        raise Inequivalent(f"invalid arg '{_QUORUM_ONLY}' for {label} of queue type rabbit_classic_queue")
 
 
 def check_name(arguments: Table, name: str, label: str) -> None:

@@ -106,6 +106,10 @@ class Client:
         """Send a method."""
         self._write(encode_method(number, method))
 
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._write(data)
+
     def publish(self, number: int, method: base.Frame, header: bytes, body: bytes) -> None:
         """Send a message that fits into a frame."""
         content = _frame(_HEADER, number, _CONTENT.pack(_BASIC_CLASS, 0, len(body)) + header)

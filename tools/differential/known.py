@@ -21,6 +21,7 @@ class Known(NamedTuple):
     applies: Callable[[Operation, View, View], bool]
 
 
+FRAME_ERROR, UNEXPECTED_FRAME = 501, 505
 _COUNT_HEADER = re.compile(r"\(\'x-delivery-count\', \(\'[a-zA-Z]\', \d+\)\)(, )?")
 
 
@@ -28,9 +29,16 @@ def normal(view: View) -> View:
     """Level what is different in what messages carry.
 
     The header ``x-delivery-count``: RabbitMQ has it on quorum queues only, here every message that comes back has it.
+    Texts about frames and methods that cannot be read: RabbitMQ prints these as Erlang terms.
     Type letter ``L``: RabbitMQ turns it into ``l``, the same type, when it rewrites headers without BCC.
     """
-    return View(_stripped(view.answer), _stripped(view.events), _stripped(view.deliveries), view.counts)
+    answer = _stripped(view.answer)
+    is_unreadable = answer[:2] == ("connection.close", FRAME_ERROR) or (
+        answer[:2] == ("connection.close", UNEXPECTED_FRAME) and answer[3] == 0
+    )
+    if is_unreadable:
+        answer = (*answer[:2], "", *answer[3:])
+    return View(answer, _stripped(view.events), _stripped(view.deliveries), view.counts)
 
 
 def _stripped(value: Any) -> Any:
@@ -59,7 +67,13 @@ def _is_their_failure(operation: Operation, ours: View, theirs: View) -> bool:
     )
 
 
+def _is_their_crash(operation: Operation, ours: View, theirs: View) -> bool:
+    is_unknown_method = operation.kind == "odd" and operation.fields["what"] == "no_such_method"
+    return is_unknown_method and ours.answer[:2] == ("connection.close", 503) and theirs.answer == ("lost",)
+
+
 KNOWN: tuple[Known, ...] = (
     Known("unknown exchange type", "406 as in RabbitMQ 4, not 503", _is_unknown_type),
     Known("unsupported queue type", "406; RabbitMQ fails with 541 when the queue has no name", _is_their_failure),
+    Known("unknown method", "503; RabbitMQ drops the connection", _is_their_crash),
 )

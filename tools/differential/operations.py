@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 QUEUES = ("q0", "q1", "q2", "q3")
 EXCHANGES = ("x0", "x1", "x2")
 GENERATED = ("gen0", "gen1")
+#: Where replies go: the channel's own, and the addresses that servers made of it, in the order of their appearance.
+REPLY_TO = "amq.rabbitmq.reply-to"
+ADDRESSES = ("reply0", "reply1")
+#: Declared with the type quorum, too.  Nothing is read from it: RabbitMQ's quorum queues are counted late.
+QUORUM = "qq"
 PREDECLARED = ("amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match")
 TYPES = ("direct", "fanout", "topic", "headers")
 #: (connection, channel, whether it has confirms): where an operation may be performed.
@@ -22,6 +27,16 @@ SLOTS = ((0, 1, True), (0, 2, False), (1, 1, True))
 TAGS = ("c0", "c1", "c2", "")
 KEYS = ("a", "b", "a.b", "a.b.c", "", ".", "a..b")
 PATTERNS = (*KEYS, "*", "#", "a.*", "*.b", "#.b", "a.#", "a.#.c", "*.*", "#.#")
+
+#: What the server does only after it has answered: ends of queues, what a lost channel held.
+ROUGH = frozenset(
+    (
+        "cancel", "close_channel", "close_connection", "delete_queue", "delete_exchange", "unbind_queue",
+        "unbind_exchange",
+    )
+)  # fmt: skip
+#: What moves no message and ends nothing: unless it fails, only its answer is compared, and the rest at the next one.
+STILL = frozenset(("declare_exchange", "bind_queue", "bind_exchange", "confirm_select", "tx_select"))
 
 #: Field tables as JSON has them: name to [type letter, value].
 JsonTable = dict[str, list[Any]]
@@ -53,6 +68,8 @@ QUEUE_ARGUMENTS: tuple[JsonTable, ...] = (
     {"x-queue-version": ["I", 1]},
     {"x-queue-master-locator": ["S", "client-local"]},
     {"x-single-active-consumer": ["t", False]},
+    {"x-single-active-consumer": ["t", True]},
+    {"x-single-active-consumer": ["t", True]},
     {"x-unknown": ["F", {"k": ["d", 1.5]}]},
     {"x-unknown": ["S", "other"]},
 )
@@ -80,13 +97,34 @@ BAD_QUEUE_ARGUMENTS: tuple[JsonTable, ...] = (
     {"x-dead-letter-routing-key": ["S", "k"]},
     {"x-dead-letter-routing-key": ["V", None]},
     {"x-delivery-limit": ["I", 3]},
+    {"x-single-active-consumer": ["t", True]},
+)
+QUORUM_ARGUMENTS: tuple[JsonTable, ...] = (
+    {"x-queue-type": ["S", "quorum"]},
+    {"x-queue-type": ["S", "quorum"]},
+    {"x-queue-type": ["S", "quorum"], "x-single-active-consumer": ["t", True]},
+    {"x-queue-type": ["S", "quorum"], "x-quorum-initial-group-size": ["I", 1]},
+    {"x-queue-type": ["S", "quorum"], "x-queue-mode": ["S", "lazy"]},
+    {"x-queue-type": ["S", "classic"]},
+    {},
 )
 _HEADER_VALUES: tuple[list[Any], ...] = (
     ["I", 1], ["l", 1], ["L", 1], ["S", "a"], ["V", None], ["A", []], ["d", 1.0], ["t", True], ["s", 1], ["b", 1],
+    ["I", 2], ["S", "1"], ["S", ""], ["t", False], ["B", 1], ["u", 1], ["i", 1], ["f", 1.0], ["d", 1.5], ["T", 1],
+    ["x", "a"], ["D", [0, 1]], ["D", [1, 10]], ["F", {}], ["F", {"a": ["I", 1]}], ["F", {"a": ["l", 1]}],
+    ["A", [["I", 1]]], ["A", [["l", 1]]], ["A", [["S", "a"], ["V", None]]],
 )  # fmt: skip
 _MATCHES: tuple[list[Any], ...] = (
     ["S", "all"], ["S", "all"], ["S", "any"], ["S", "any"], ["S", "any-with-x"], ["S", "all-with-x"], ["S", "odd"],
     ["I", 1],
+)  # fmt: skip
+
+
+#: What most clients never do; ``actions.py`` knows what these are.
+ODD = (
+    "immediate", "stop", "go", "go", "secure", "second_open", "deliver", "get_empty", "qos_ok", "cancel_ok", "flow_ok",
+    "unopened", "no_header", "method_in_content", "no_method", "body_alone", "long_body", "other_class", "bad_end",
+    "no_such_method", "short_method", "odd_frame_kind", "heartbeat_on_channel",
 )  # fmt: skip
 
 
@@ -126,18 +164,22 @@ class Draw:
     def _queue(self) -> str:
         if self._is(0.85):
             return self._one(QUEUES)
-        return self._one((*GENERATED, *GENERATED, "", "nope"))
+        return self._one((*GENERATED, *GENERATED, *GENERATED, "", "", "nope", "nope", REPLY_TO, ADDRESSES[0]))
 
     def _exchange(self) -> str:
         if self._is(0.75):
             return self._one(EXCHANGES)
         return self._one((*PREDECLARED, *PREDECLARED, "", "nope"))
 
+    def _nowait(self) -> bool:
+        return self._is(0.1)
+
     def _table(self, probability: float) -> JsonTable:
         if not self._is(probability):
             return {}
         names = self._random.sample(("h", "i", "x-j"), self._random.randint(0, 2))
-        return {name: self._one(_HEADER_VALUES) for name in names}
+        few = _HEADER_VALUES[:10] if self._is(0.6) else _HEADER_VALUES
+        return {name: self._one(few) for name in names}
 
     def _queue_fields(self) -> dict[str, Any]:
         kind = self._random.random()
@@ -166,13 +208,21 @@ class Draw:
         if self._is(0.15):
             fields = {**self._queue_fields(), "name": "", "passive": False}
             return Operation("declare_queue", self._slot(), fields)
+        if self._is(0.06):
+            return self._declare_quorum()
         name = self._queue() if self._is(0.95) else self._one(("amq.mine", "q0\n", "q 0", "amq.gen-mine"))
         fields = dict(self._queues.get(name) or self._queue_fields())
         if self._is(0.2):
             fields = self._queue_fields()
         if self._is(0.15):
             fields["arguments"] = {**fields["arguments"], **self._one(BAD_QUEUE_ARGUMENTS)}
-        return Operation("declare_queue", self._slot(), {"name": name, "passive": self._is(0.15), **fields})
+        asked = {"passive": self._is(0.15), "nowait": bool(name) and name not in GENERATED and self._nowait()}
+        return Operation("declare_queue", self._slot(), {"name": name, **asked, **fields})
+
+    def _declare_quorum(self) -> Operation:
+        fields = {"durable": self._is(0.8), "exclusive": self._is(0.1), "auto_delete": self._is(0.1)}
+        asked = {"passive": self._is(0.1), "arguments": self._one(QUORUM_ARGUMENTS)}
+        return Operation("declare_queue", self._slot(), {"name": QUORUM, **asked, **fields})
 
     def _declare_exchange(self) -> Operation:
         name = self._exchange() if self._is(0.95) else self._one(("amq.mine", "x0\n", "x 0"))
@@ -183,16 +233,18 @@ class Draw:
             fields["arguments"] = {"alternate-exchange": self._one((["I", 1], ["V", None], ["t", True]))}
         if self._is(0.02):
             fields["type"] = self._one(("odd", "", "x-odd"))
-        return Operation("declare_exchange", self._slot(), {"name": name, "passive": self._is(0.15), **fields})
+        asked = {"passive": self._is(0.15), "nowait": self._nowait()}
+        return Operation("declare_exchange", self._slot(), {"name": name, **asked, **fields})
 
     def _bind_queue(self) -> Operation:
         arguments = self._table(0.4)
         if self._is(0.3):
             arguments["x-match"] = self._one(_MATCHES)
         fields = {
-            "queue": self._queue(),
+            "queue": self._queue() if self._is(0.97) else QUORUM,
             "exchange": self._exchange(),
             "key": self._one((*PATTERNS, *QUEUES)),
+            "nowait": self._nowait(),
             "arguments": arguments,
         }
         self._bindings.append(Operation("bind_queue", self._slot(), fields))
@@ -214,14 +266,17 @@ class Draw:
         return Operation(f"un{found.kind}", self._slot(), fields)
 
     def _delete_queue(self) -> Operation:
-        fields = {"name": self._queue(), "if_unused": self._is(0.3), "if_empty": self._is(0.3)}
-        return Operation("delete_queue", self._slot(), fields)
+        flags = {"if_unused": self._is(0.3), "if_empty": self._is(0.3), "nowait": self._nowait()}
+        if self._is(0.08):
+            return Operation("delete_queue", self._slot(), {"name": QUORUM, **flags, "if_empty": False})
+        return Operation("delete_queue", self._slot(), {"name": self._queue(), **flags})
 
     def _delete_exchange(self) -> Operation:
-        return Operation("delete_exchange", self._slot(), {"name": self._exchange(), "if_unused": self._is(0.4)})
+        flags = {"if_unused": self._is(0.4), "nowait": self._nowait()}
+        return Operation("delete_exchange", self._slot(), {"name": self._exchange(), **flags})
 
     def _purge(self) -> Operation:
-        return Operation("purge", self._slot(), {"name": self._queue()})
+        return Operation("purge", self._slot(), {"name": self._queue(), "nowait": self._nowait()})
 
     # ------------------------------------------------------------------ messages
 
@@ -244,6 +299,10 @@ class Draw:
         if self._is(0.03):
             odd = ({"expiration": "soon"}, {"expiration": "-1"}, {"user_id": "nobody"}, {"user_id": "guest"})
             fields["properties"] = self._one(odd)
+        if self._is(0.05):
+            fields["properties"] = {"reply_to": self._one((REPLY_TO, REPLY_TO, *ADDRESSES)), "correlation_id": "c"}
+        if self._is(0.04):  # a reply; RabbitMQ returns every mandatory one
+            fields |= {"exchange": "", "key": self._one(ADDRESSES), "mandatory": False}
         return Operation("publish", self._slot(), fields)
 
     def _get(self) -> Operation:
@@ -257,13 +316,17 @@ class Draw:
             "name": self._queue(),
             "tag": self._one(TAGS),
             "no_ack": self._is(0.25),
+            "no_local": self._is(0.1),
             "exclusive": self._is(0.1),
             "arguments": arguments,
         }
+        fields["nowait"] = bool(fields["tag"]) and self._nowait()
+        if self._is(0.06):
+            fields |= {"name": REPLY_TO, "no_ack": self._is(0.9)}
         return Operation("consume", self._slot(), fields)
 
     def _cancel(self) -> Operation:
-        return Operation("cancel", self._slot(), {"tag": self._one(TAGS[:3])})
+        return Operation("cancel", self._slot(), {"tag": self._one(TAGS[:3]), "nowait": self._nowait()})
 
     def _settle(self) -> Operation:
         fields = {
@@ -283,11 +346,22 @@ class Draw:
         return Operation("settle_unknown", self._slot(), {"how": how, "tag": 0, "multiple": True})
 
     def _recover(self) -> Operation:
-        return Operation("recover", self._slot(), {"requeue": self._is(0.97)})
+        return Operation("recover", self._slot(), {"requeue": self._is(0.97), "is_async": self._is(0.2)})
 
     def _qos(self) -> Operation:
-        fields = {"count": self._one((0, 1, 1, 2, 5)), "size": 1 if self._is(0.02) else 0}
+        is_global = self._is(0.2)
+        fields = {"count": self._one((0, 1, 1, 2, 5)), "size": 1 if self._is(0.02) else 0, "is_global": is_global}
         return Operation("qos", self._slot(), fields)
+
+    def _tx_select(self) -> Operation:
+        return Operation("tx_select", 1 if self._is(0.95) else self._slot(), {})
+
+    def _tx_end(self) -> Operation:
+        kind = self._one(("tx_commit", "tx_commit", "tx_commit", "tx_rollback"))
+        return Operation(kind, 1 if self._is(0.95) else self._slot(), {"anyway": self._is(0.05)})
+
+    def _confirm_select(self) -> Operation:
+        return Operation("confirm_select", self._slot(), {"nowait": self._nowait()})
 
     def _close_channel(self) -> Operation:
         return Operation("close_channel", self._slot(), {})
@@ -296,14 +370,14 @@ class Draw:
         return Operation("close_connection", self._slot(), {})
 
     def _odd(self) -> Operation:
-        return Operation("odd", self._slot(), {"what": self._one(("immediate", "flow", "tx_commit", "no_class"))})
+        return Operation("odd", self._slot(), {"what": self._one(ODD)})
 
 
 _WEIGHTS: dict[str, float] = {
     "declare_queue": 12, "declare_exchange": 9, "bind_queue": 13, "bind_exchange": 5, "unbind": 7, "delete_queue": 4,
     "delete_exchange": 3, "purge": 3, "publish": 26, "get": 9, "consume": 8, "cancel": 4, "settle": 14,
     "settle_unknown": 1, "settle_all": 2, "recover": 2, "qos": 4, "close_channel": 2, "close_connection": 0.5,
-    "odd": 0.5,
+    "odd": 1, "tx_select": 2, "tx_end": 5, "confirm_select": 0.5,
 }  # fmt: skip
 
 

@@ -69,6 +69,20 @@ def test_what_only_quorum_queues_have() -> None:
     assert refused({"x-delivery-limit": ("I", 5), "x-queue-type": ("S", b"classic")}) == text
 
 
+@pytest.mark.parametrize("argument", [{"x-queue-mode": ("S", b"lazy")}, {"x-max-priority": ("I", 3)}])
+def test_what_only_classic_queues_have(argument: Table) -> None:
+    (name,) = argument
+    text = f"invalid arg '{name}' for {LABEL} of queue type rabbit_quorum_queue"
+    assert refused({"x-queue-type": ("S", b"quorum"), **argument}, durable=False) == text  # before the flags
+
+
+def test_of_several_differences_the_first_in_rabbitmqs_order_is_named() -> None:
+    record = QueueRecord("default", "q", durable=True)
+    arguments: Table = {"x-single-active-consumer": ("t", True), "x-queue-mode": ("S", b"lazy")}
+    with pytest.raises(Inequivalent, match=r"^inequivalent arg 'x-queue-mode' for"):
+        check_equivalent(record, QueueDeclare("q", durable=True, arguments=arguments), LABEL)
+
+
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
