@@ -37,6 +37,7 @@ from connector.runtime.child import ChildFailed, EmbeddedServer
 from connector.runtime.definitions import DefinitionsDesk, read_file
 from connector.runtime.drain import drain
 from connector.runtime.hub import Hub
+from connector.runtime.link import PING_S, Link
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
 from connector.runtime.transport import ClientProtocol, ConnectionLimit
@@ -67,12 +68,8 @@ MARKS = (
     "queued_high_bytes",
     "tx_max_size",
 )
-PING_S = 1.0
-RETRY_PING_S = 0.25
 #: Two signals so close together are one request to stop.
 SAME_SIGNAL_S = 1.0
-#: Ready means: KubeMQ has answered a Ping within this.
-PING_FRESH_S = 3.0
 LISTEN_BACKLOG = 1024
 #: Fewer generation-0 collections: per-message objects rarely form cycles.
 GC_THRESHOLD = 50_000
@@ -120,7 +117,7 @@ class App:
         self._hub: Hub | None = None
         self._server: asyncio.Server | None = None
         self._limit = ConnectionLimit(config.max_connections)
-        self._pinged_at = float("-inf")
+        self._link: Link | None = None
         self._ops: OpsServer | None = None
 
     async def serve(self) -> int:
@@ -174,13 +171,14 @@ class App:
         api = Api(Users(config.users, config.loopback_users), unknown=NotFound, invalid=DefinitionsError)
         registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges, self._marks()))
         self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry, api)
-        address = config.kubemq_address or await self._start_embedded(tasks)
-        client = KubeMQClient(address, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
+        addresses = config.kubemq_address or (await self._start_embedded(tasks),)
+        client = KubeMQClient(addresses, f"kubemq-amqp-{secrets.token_hex(6)}", auth_token=config.kubemq_auth_token)
         # the embedded server never loses an answer, so there a late one is only slow
         store = KubeMQStore(client, on_repeat=None if self._child else watch_repeated)
-        await self._connect(store, address)
+        link = self._link = Link(store)
+        await link.connect()
         hub = self._hub = self._make_hub(store, client, tasks)
-        tasks.keep("ping", lambda: self._ping(store, hub))
+        tasks.keep("ping", lambda: link.run(hub))
         hub.start()
         await hub.sync.loaded.wait()
         await self._count(hub)
@@ -196,7 +194,7 @@ class App:
             "listening",
             amqp=f"amqp://{config.host}:{self._server.sockets[0].getsockname()[1]}",
             ops=f"http://{config.ops_host}:{self._ops.port}",
-            kubemq=address,
+            kubemq=client.address,
             queues=len(hub.broker.topology.queues),
             seconds=round(time.monotonic() - started, 2),
         )
@@ -249,30 +247,6 @@ class App:
             else:
                 return
 
-    async def _connect(self, store: KubeMQStore, address: str) -> None:
-        """Until KubeMQ answers: no crash loop, not ready meanwhile."""
-        while True:
-            try:
-                await store.start()
-            except StoreError as error:
-                log.warning("KubeMQ does not answer", kubemq=address, error=str(error))
-                await asyncio.sleep(PING_S)
-            else:
-                self._pinged_at = time.monotonic()
-                return
-
-    async def _ping(self, store: KubeMQStore, hub: Hub) -> None:
-        while True:
-            try:
-                server = await store.ping()
-                self._pinged_at = time.monotonic()
-                hub.on_ping(server)
-            except StoreError as error:
-                log.warning("KubeMQ does not answer", error=str(error))
-                hub.on_ping(None)
-            hub.settle()
-            await asyncio.sleep(PING_S if hub.is_reachable else RETRY_PING_S)
-
     def _policy(self) -> SessionPolicy:
         config = self._config
         properties = {
@@ -303,13 +277,10 @@ class App:
 
     # ------------------------------------------------------------------ health
 
-    def _is_connected(self) -> bool:
-        return time.monotonic() - self._pinged_at <= PING_FRESH_S
-
     def _checks(self) -> Mapping[str, tuple[bool, str]]:
         return {
             "listener": (self._server is not None, ""),
-            "kubemq": (self._is_connected(), ""),
+            "kubemq": self._link.state() if self._link is not None else (False, "no answer yet"),
             "topology": (self._hub is not None and self._hub.sync.is_following, ""),
             "not stopping": (not self._stopping.is_set(), ""),
         }
@@ -333,7 +304,8 @@ class App:
             outbox_count=sum(len(outbox) + outbox.aside_count for outbox in outboxes),
             outbox_bytes=sum(outbox.size_bytes for outbox in outboxes),
             memory_queues_bytes=hub.broker.memory_bytes if hub else 0,
-            is_kubemq_connected=self._is_connected(),
+            is_kubemq_connected=self._link is not None and self._link.state()[0],
+            kubemq_moves=self._link.move_count if self._link is not None else 0,
             queues_shared=sum(source.lease.sharing.is_on for source in sources),
             oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
             messages_withheld=sum(source.lease.unreadable_count for source in sources),

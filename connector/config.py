@@ -186,8 +186,11 @@ class Config:
         VERSION, "Version told to clients, three numbers; some compare it with RabbitMQ's.", kind.version
     )
 
-    kubemq_address: str = _setting(
-        "", "KubeMQ server's gRPC address, HOST:PORT. Empty starts the embedded server.", kind.address
+    kubemq_address: tuple[str, ...] = _setting(
+        (),
+        "KubeMQ server's gRPC address, HOST:PORT, or those of the nodes of one cluster, separated by commas: one is "
+        "used, and when it fails another. Empty starts the embedded server.",
+        kind.addresses,
     )
     kubemq_auth_token: str = _setting(
         "", "Token for KubeMQ's authentication; needs `kubemq_address`.", kind.text, secret=True

@@ -105,6 +105,11 @@ def address(value: object) -> str:
     return result
 
 
+def addresses(value: object) -> tuple[str, ...]:
+    """Return addresses, from a list or from text with commas; raises ValueError."""
+    return tuple(address(item) for item in names(value))
+
+
 def version(value: object) -> str:
     """Return a version of three numbers, as clients compare it (PC-02); raises ValueError."""
     result = text(value)
@@ -115,10 +120,15 @@ def version(value: object) -> str:
 
 def names(value: object) -> tuple[str, ...]:
     """Return names, from a list or from text with commas; raises ValueError."""
-    items = value.split(",") if isinstance(value, str) else value
+    items = value
+    if isinstance(value, str):
+        text_of_all = value.strip().removesuffix(",")
+        items = text_of_all.split(",") if text_of_all else []
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise ValueError("is not a list of names, separated by commas")
-    return tuple(item.strip() for item in items if item.strip())
+    if not all(item.strip() for item in items):
+        raise ValueError("has an empty entry")
+    return tuple(item.strip() for item in items)
 
 
 def users(value: object) -> dict[str, str]:

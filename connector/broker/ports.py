@@ -6,8 +6,8 @@ requeued copies, by the lease.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from connector.broker.message import Message
 
@@ -170,6 +170,10 @@ class TopologyLog(Protocol):
         Yields ``(0, b"")`` once when everything that existed at the call has been yielded.  Raises Unavailable
         when the link breaks; call again to start over.
         """
+
+
+#: The event of a Sequence in some topology log, None when it has none; raises StoreError.
+ReadEvent: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 
 
 class Clock(Protocol):

@@ -37,6 +37,7 @@ class Gauges:
     oldest_message_s: float = 0.0
     queues_in_doubt: int = 0
     tasks: int = 0
+    kubemq_moves: int = 0
     partial_bytes: int = 0
     in_flight_bytes: int = 0
     queued_bytes: int = 0
@@ -144,6 +145,7 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_output_bytes", "Bytes waiting to be sent to clients", ("output_bytes",)),
     ("kubemq_amqp_paused_connections", "Clients not read for now, for any reason", ("paused_connections",)),
     ("kubemq_amqp_tasks", "Tasks of the event loop: some for each active queue, none for an idle one", ("tasks",)),
+    ("kubemq_amqp_kubemq_moves", "Times that another KubeMQ address took over", ("kubemq_moves",)),
     ("kubemq_amqp_kubemq_connected", "1 while KubeMQ answers", ("is_kubemq_connected",)),
 )
 

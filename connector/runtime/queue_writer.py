@@ -14,6 +14,7 @@ import structlog
 
 from connector.broker.outbox import on_results, on_unknown
 from connector.broker.ports import Rejected, StoreError
+from connector.runtime.link import jittered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,7 @@ class QueueWriter:
             self._on_link()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._pause_s)
+        await asyncio.sleep(jittered(self._pause_s))
         self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
 
     async def _send(self, batch: list[Submission]) -> None:

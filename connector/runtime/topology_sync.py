@@ -12,12 +12,13 @@ import structlog
 
 from connector.broker.ports import StoreError
 from connector.broker.topology import decode_event
+from connector.runtime.link import jittered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from connector.broker.broker import Broker
-    from connector.broker.ports import TopologyLog
+    from connector.broker.ports import ReadEvent, TopologyLog
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 0.5
@@ -39,6 +40,12 @@ class TopologySync:
         self._to_append: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         self.loaded = asyncio.Event()
         self.is_following = False
+        self._last = (0, b"")  # the last event applied
+
+    async def recognises(self, read: ReadEvent) -> bool:
+        """Whether what is read is the log that is followed: it has the last event applied.  Raises StoreError."""
+        sequence, data = self._last
+        return not sequence or await read(sequence) == data
 
     def append(self, event_id: str, data: bytes) -> None:
         """Append after everything appended before."""
@@ -80,10 +87,12 @@ class TopologySync:
             except StoreError as error:
                 log.warning("topology log interrupted", error=str(error))
             self.is_following = False
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(jittered(pause_s))
             pause_s = min(MAX_PAUSE_S, pause_s * 2)
 
     def _apply(self, sequence: int, data: bytes) -> None:
+        if sequence > self._last[0]:
+            self._last = (sequence, data)
         event = decode_event(data)
         if event is None:
             log.warning("unreadable topology event", sequence=sequence)

@@ -33,7 +33,7 @@ def test_serve_hands_the_settings_to_the_app(served: list[Config]) -> None:
     flags = ["--host", "0.0.0.0", "--port", "7", "--ops-port", "8", "--kubemq-address", "k:1", "--data-dir", "/d"]
     assert cli.main(["serve", *flags]) == 0
     (config,) = served
-    assert (config.host, config.port, config.ops_port, config.kubemq_address) == ("0.0.0.0", 7, 8, "k:1")
+    assert (config.host, config.port, config.ops_port, config.kubemq_address) == ("0.0.0.0", 7, 8, ("k:1",))
     assert config.data_dir == Path("/d")
 
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from connector.backend.kubemq.errors import store_error
+from connector.backend.kubemq.errors import error_text, store_error
+from connector.backend.kubemq.health import INFO, Health
 from connector.backend.kubemq.queues_info import QueuesInfoRequest, QueuesInfoResponse, channel_infos
 from connector.backend.kubemq.stubs import SERVICE
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import ChannelInfo, Rejected, ServerInfo, TimedOut, Unavailable
+from connector.broker.ports import ChannelInfo, Rejected, ServerInfo, StoreError, Unavailable
 
 #: KubeMQ's default Grpc.BodyLimit: the largest gRPC message it takes or sends.
 BODY_LIMIT_BYTES = 104_857_600
@@ -49,12 +51,17 @@ _PADDED_TIMEOUT_S = 30.0
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]+")
 
+#: How long another address has to answer each question.
+_PROBE_S = 2.0
+
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
 class KubeMQClient:
     """Channels to one KubeMQ server out of ``addresses`` (HOST:PORT or ``unix:/path``); call ``connect`` first.
+
+    The addresses are those of one cluster: whichever is used has the same data.
 
     ``client_id`` names this connector to KubeMQ and differs between replicas: letters, digits, ``-`` and ``_``, as the
     ClientID of a subscription must be.  ``connections`` is how many HTTP/2 connections the calls are spread over.
@@ -75,6 +82,7 @@ class KubeMQClient:
             raise ValueError("needs an address, a client id of letters, digits, '-' and '_', and a connection")
         self.client_id = client_id
         self.address = ""
+        self.health = Health()
         self._metadata = (("authorization", auth_token),) if auth_token else None
         self._connections = connections
         self._call_timeout_s = call_timeout_s
@@ -82,27 +90,65 @@ class KubeMQClient:
         self._turn = itertools.count()
 
     async def connect(self, deadline_s: float) -> ServerInfo:
-        """Use the first address that answers Ping; try all again until one does.
+        """Use the first address that answers Ping and QueuesInfo; try all again until one does.
 
-        Raises Unavailable after ``deadline_s`` seconds, with what each address said last.
+        Raises Unavailable after ``deadline_s`` seconds, with what each address said last; Rejected when all servers
+        lack QueuesInfo.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline_s
         pause_s = _FIRST_PAUSE_S
-        said: dict[str, str] = {}
+        said: dict[str, StoreError] = {}
         while True:
             for address in self.addresses:
                 await self._open(address)
                 left_s = max(0.05, min(self._call_timeout_s, end - loop.time()))
                 try:
-                    return await self._ping(left_s)
-                except (Unavailable, TimedOut) as error:
-                    said[address] = str(error)
+                    info = await self._ping(left_s)
+                    await self.queues_info()
+                except StoreError as error:
+                    said[address] = error
+                else:
+                    return info
+            if all(isinstance(error, Rejected) for error in said.values()):
+                raise said[self.address]
             if loop.time() + pause_s >= end:
                 await self.close()
                 raise Unavailable("; ".join(f"{address}: {text}" for address, text in said.items()))
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 # no secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def probe(self) -> ServerInfo:
+        """Look once whether the first address is there and serves.  Raises StoreError."""
+        await self._open(self.addresses[0])
+        info = await self._ping(self._call_timeout_s)
+        await self.queues_info()
+        return info
+
+    async def move(self, check: Callable[[KubeMQClient], Awaitable[str]]) -> dict[str, str]:
+        """Use the next address that answers and that ``check`` has nothing against; per address passed over, why.
+
+        Whatever is open at the address in use is cancelled then, all at once.  ``address`` tells whether it moved.
+        """
+        at = self.addresses.index(self.address) if self.address in self.addresses else 0
+        refused: dict[str, str] = {}
+        for address in (*self.addresses[at + 1 :], *self.addresses[:at]):
+            other = KubeMQClient(address, self.client_id, connections=self._connections, call_timeout_s=_PROBE_S)
+            other._metadata = self._metadata  # one of us
+            try:
+                await other.probe()
+                refused[address] = await check(other)
+                if not refused[address]:
+                    self.address = address
+                    self._channels, other._channels = other._channels, self._channels
+                    self.health.reset()
+                    del refused[address]
+                    return refused
+            except StoreError as error:
+                refused[address] = str(error)
+            finally:
+                await other.close()
+        return refused
 
     async def close(self) -> None:
         """Close all connections; whoever waits for an answer gets Unavailable."""
@@ -141,9 +187,11 @@ class KubeMQClient:
         try:
             response = await self._unary("QueuesInfo", request, QueuesInfoResponse, self._call_timeout_s)
         except grpc.aio.AioRpcError as error:
+            self.health.bad(INFO, error_text(error))
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise Rejected(_NO_QUEUES_INFO.format(self.address)) from error
             raise store_error(error) from error
+        self.health.good(INFO)
         return channel_infos(response)
 
     async def takes(self, size_bytes: int) -> bool:

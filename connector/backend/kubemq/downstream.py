@@ -15,9 +15,10 @@ from operator import attrgetter
 import grpc.aio
 
 from connector.backend.kubemq.calls import Duplex
+from connector.backend.kubemq.health import GET, Health
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.message import Message
-from connector.broker.ports import Answer
+from connector.broker.ports import Answer, TimedOut, Unavailable
 from mapping.attributes import native_header
 from mapping.envelope import decode
 from mapping.names import vhost_and_queue
@@ -38,17 +39,19 @@ class KubeMQQueueStream:
     numbers of its requests.
     """
 
-    __slots__ = ("_client_id", "_duplex", "_failed_acks", "_numbers", "_timeout_s")
+    __slots__ = ("_client_id", "_duplex", "_failed_acks", "_health", "_numbers", "_timeout_s")
 
     def __init__(
         self,
         open_call: Callable[[], grpc.aio.StreamStreamCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]],
         client_id: str,
         timeout_s: float,
+        health: Health | None = None,
     ) -> None:
         self._duplex = Duplex(open_call)
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._health = health or Health()
         self._numbers = itertools.count(1)
         self._failed_acks: list[int] = []
 
@@ -57,14 +60,20 @@ class KubeMQQueueStream:
 
         Raises Unavailable, TimedOut or TooMuch; the stream is then gone.
         """
-        response = await self._ask(
-            pb.QueuesDownstreamRequest(
-                RequestTypeData=pb.Get, Channel=kubemq_channel, MaxItems=max_items, WaitTimeout=WAIT_TIMEOUT_MS
+        try:
+            response = await self._ask(
+                pb.QueuesDownstreamRequest(
+                    RequestTypeData=pb.Get, Channel=kubemq_channel, MaxItems=max_items, WaitTimeout=WAIT_TIMEOUT_MS
+                )
             )
-        )
+        except (Unavailable, TimedOut) as error:
+            self._health.bad(GET, str(error))
+            raise
         failed_acks = self._take_failed_acks()
         if response.IsError:
+            self._health.bad(GET, response.Error)
             return Answer("", [], response.Error or "refused without a reason", failed_acks)
+        self._health.good(GET)
         stored = response.Messages
         oldest_at = stored[0].Attributes.Timestamp / 1e9 if stored else 0.0
         return Answer(response.TransactionId, messages_of(kubemq_channel, stored), "", failed_acks, oldest_at)

@@ -7,18 +7,22 @@ sending messages that are refused in any case, the largest request as ``request_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from connector.backend.kubemq.client import BODY_LIMIT_BYTES, KubeMQClient
 from connector.backend.kubemq.downstream import KubeMQQueueStream
 from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
+from connector.backend.kubemq.topology_log import KubeMQTopologyLog
 from connector.backend.kubemq.upstream import KubeMQStoreLane, Repeat
-from connector.broker.ports import ChannelInfo, Outgoing, ServerInfo
+from connector.broker.ports import ChannelInfo, Outgoing, ReadEvent, ServerInfo
 from mapping.policy import MAX_RECEIVE_COUNT
 
 #: KubeMQ's text for a MaxReceiveCount above its setting Queue.MaxReceiveCount starts with this.
 _INVALID_MAX_RECEIVE_COUNT = "Error 134"
+
+
+_OTHER_DATA = "its data are not those of the address in use: it is no node of the same cluster"
 
 
 class KubeMQStore:
@@ -55,7 +59,6 @@ class KubeMQStore:
         Raises Unavailable (nobody answered), TimedOut, or Rejected with a clear text when the server cannot serve.
         """
         info = await self.client.connect(deadline_s)
-        await self.client.queues_info()
         self.max_receive_count = await self._largest_receive_count()
         self._limit.forget()
         await self._limit.prove()
@@ -67,7 +70,8 @@ class KubeMQStore:
 
     def open_stream(self) -> KubeMQQueueStream:
         """Return a new reading stream; it connects with its first request."""
-        return KubeMQQueueStream(self.client.open_downstream, self.client.client_id, self._get_timeout_s)
+        client = self.client
+        return KubeMQQueueStream(client.open_downstream, client.client_id, self._get_timeout_s, client.health)
 
     def open_lane(self) -> KubeMQStoreLane:
         """Return a new writing stream; it connects with its first batch."""
@@ -78,6 +82,7 @@ class KubeMQStore:
             self._send_timeout_s,
             self._limit,
             self._repeat,
+            self.client.health,
         )
 
     async def snapshot(self) -> list[ChannelInfo]:
@@ -87,6 +92,27 @@ class KubeMQStore:
     async def ping(self) -> ServerInfo:
         """Ping; raises Unavailable or TimedOut."""
         return await self.client.ping()
+
+    @property
+    def address(self) -> str:
+        """The address in use."""
+        return self.client.address
+
+    def trouble(self) -> str:
+        """Return what the server refuses although it answers Pings; empty when nothing."""
+        return self.client.health.trouble()
+
+    async def move(self, is_ours: Callable[[ReadEvent], Awaitable[bool]]) -> dict[str, str]:
+        """Use another address that is healthy and whose topology log is ours; per address passed over, why."""
+
+        async def check(other: KubeMQClient) -> str:
+            return "" if await is_ours(KubeMQTopologyLog(other).read) else _OTHER_DATA
+
+        before = self.client.address
+        refused = await self.client.move(check)
+        if self.client.address != before:
+            self._limit.forget()
+        return refused
 
     def _tell_repeat(self, batch: Sequence[Outgoing]) -> None:
         self.repeated_count += 1

@@ -26,6 +26,9 @@ _MARKER = "marker"
 #: Where to begin is looked for in so many events at the end, then in so many times more.
 _LOOK_BACK, _LOOK_BACK_FACTOR = 64, 16
 
+#: An event that exists comes in milliseconds.
+_READ_S = 2.0
+
 _NO_REASON = "refused without a reason"
 
 
@@ -129,6 +132,18 @@ class KubeMQTopologyLog:
                     return event.Sequence, start
         finally:
             subscription.drop()
+
+    async def read(self, sequence: int) -> bytes | None:
+        """Return the event of this Sequence, or None when the log has none.  Raises Unavailable."""
+        subscription = self._open(sequence)
+        subscription.start_deadline(_READ_S)
+        try:
+            event = await subscription.read()
+        except TimedOut:
+            return None
+        finally:
+            subscription.drop()
+        return event.Body if event.Sequence == sequence else None
 
     def _open(self, first: int) -> Inbound[pb.EventReceive]:
         """A subscription from this Sequence on; 0: from the last event on."""

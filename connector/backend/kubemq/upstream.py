@@ -24,6 +24,7 @@ from typing import TypeAlias
 import grpc.aio
 
 from connector.backend.kubemq.calls import Duplex
+from connector.backend.kubemq.health import STORE, Health
 from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import Outgoing, StoreError, TooMuch, Unavailable
@@ -78,6 +79,7 @@ class KubeMQStoreLane:
         timeout_s: float,
         limit: RequestLimit,
         repeat: Repeat | None = None,
+        health: Health | None = None,
     ) -> None:
         self._open_call = open_call
         self._duplex = Duplex(open_call)
@@ -86,6 +88,7 @@ class KubeMQStoreLane:
         self._timeout_s = timeout_s
         self._limit = limit
         self._repeat = repeat
+        self._health = health or Health()
         self._repeat_timer: asyncio.TimerHandle | None = None
         self._usual_s = repeat.after_s / _LATE_FACTOR if repeat is not None else 0.0
         self._probe_id = ""
@@ -185,9 +188,16 @@ class KubeMQStoreLane:
         except TooMuch:
             self._limit.forget()
             raise
+        except StoreError as error:
+            self._health.bad(STORE, str(error))
+            raise
         finally:
             await self._stop_repeating()
             duplex.stop_deadline()
+        if response.IsError:
+            self._health.bad(STORE, response.Error)
+        else:
+            self._health.good(STORE)
         return _results(response, len(request.Messages))
 
     async def _read_answer(
