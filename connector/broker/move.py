@@ -13,7 +13,7 @@ from connector.broker.lease import State
 from connector.broker.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from connector.broker.lease import Lease
     from connector.broker.sources import Source
@@ -47,6 +47,8 @@ class Move:
         self.target = target
         self.reason = reason
         self.stored_count = 0
+        self.is_running = False
+        self.on_end: Callable[[], None] | None = None  # who waits until nothing more is stored by it
         self._copied: set[tuple[int, str]] = set()
         self._acknowledged: set[int] = set()
 
@@ -86,6 +88,13 @@ class Move:
             copy.message.redelivered = True
             ids.append(copy.message.message_id)
         self.target.lease.watch_repeated(ids)
+
+    def pause(self) -> None:
+        """Nothing is under way: it goes on later, is done, or its queue is deleted."""
+        self.is_running = False
+        ended, self.on_end = self.on_end, None
+        if ended is not None:
+            ended()
 
     def on_acknowledged(self, sequences: Iterable[int]) -> None:
         """These are done with in the old channel."""

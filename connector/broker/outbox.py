@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from connector.broker.message import Message
     from connector.broker.ports import Outgoing, Receipt
@@ -40,12 +40,13 @@ class Submission:
 class Outbox:
     """A lane's waiting submissions; ``wake`` is called when it turns from empty to non-empty."""
 
-    __slots__ = ("_aside", "_entries", "_wake", "size_bytes")
+    __slots__ = ("_aside", "_entries", "_wake", "bugs", "size_bytes")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._entries: deque[Submission] = deque()
         self._aside: dict[StoredQueue, deque[Submission]] = {}
         self._wake = wake
+        self.bugs: list[Exception] = []  # of receipts that ``take`` has told
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -100,29 +101,53 @@ class Outbox:
                 continue
             self.size_bytes -= cost
             if submission.queue.is_deleted:
-                submission.queue.on_dropped()
-                submission.receipt.on_stored(submission.token)
-                submission.receipt.flush()
+                self._drop(submission)
                 continue
             size += cost
             batch.append(submission)
         return batch
 
+    def _drop(self, submission: Submission) -> None:
+        """Its queue is gone: done with."""
+        try:
+            submission.queue.on_dropped()
+            submission.receipt.on_stored(submission.token)
+            submission.receipt.flush()
+        except Exception as bug:  # noqa: BLE001 # the rest of the batch is to be sent all the same
+            self.bugs.append(bug)
+
 
 def on_results(batch: list[Submission], errors: list[str]) -> None:
-    """KubeMQ has answered: tell queues and receipts, in order; ``errors`` has "" for what is stored."""
+    """KubeMQ has answered: tell queues and receipts, in order; ``errors`` has "" for what is stored.
+
+    A receipt that fails takes none of the others along: raises an ExceptionGroup when all were told.
+    """
     receipts = {}
+    bugs: list[Exception] = []
     for submission, error in zip(batch, errors, strict=True):
         receipt = submission.receipt
-        if error:
-            submission.queue.on_refused()
-            receipt.on_refused(submission.token, error)
-        else:
-            submission.queue.on_stored()
-            receipt.on_stored(submission.token)
         receipts[id(receipt)] = receipt
-    for receipt in receipts.values():
-        receipt.flush()
+        try:
+            if error:
+                submission.queue.on_refused()
+                receipt.on_refused(submission.token, error)
+            else:
+                submission.queue.on_stored()
+                receipt.on_stored(submission.token)
+        except Exception as bug:  # noqa: BLE001 # each is raised below
+            bugs.append(bug)
+    _flush(receipts.values(), bugs)
+
+
+def _flush(receipts: Iterable[Receipt], bugs: list[Exception]) -> None:
+    """The batch is over for all of these; raises what went wrong in it."""
+    for receipt in receipts:
+        try:
+            receipt.flush()
+        except Exception as bug:  # noqa: BLE001 # raised below
+            bugs.append(bug)
+    if bugs:
+        raise ExceptionGroup("results could not be told", bugs)
 
 
 def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
@@ -135,16 +160,9 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
     watch_repeated(again)
     for submission in again:
         submission.message.redelivered = True  # a reader that starts anew cannot know the first copy
-    receipts = {}
-    for submission in batch:
-        receipt = submission.receipt
-        if not receipt.retry:
-            submission.queue.on_refused()
-            receipt.on_refused(submission.token, reason)
-            receipts[id(receipt)] = receipt
     outbox.put_back(again)
-    for receipt in receipts.values():
-        receipt.flush()
+    unknown = [submission for submission in batch if not submission.receipt.retry]
+    on_results(unknown, [reason] * len(unknown))
 
 
 def watch_repeated(batch: Sequence[Outgoing]) -> None:

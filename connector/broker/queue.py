@@ -20,6 +20,7 @@ from connector.broker.message import Message
 from connector.broker.move_receipt import MoveReceipt
 from connector.broker.outbox import Outbox, Submission
 from connector.broker.sources import Source, credit_after, lease_of, when_all
+from mapping import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,9 @@ class Hub(Protocol):
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run ``action`` after a while."""
+
+    def add_source(self, source: Source) -> None:
+        """One more channel is counted."""
 
     def next_message_id(self) -> str:
         """A new MessageID, unique among all stored copies."""
@@ -486,7 +490,17 @@ class StoredQueue(Queue):
         self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
 
     def _drain(self, done: Callable[[], None]) -> None:
+        """As above; what a move that was not finished has stored in its new channel goes too."""
         self.release()
+        move, generation = self.move, self.record.generations.moving
+        if move is not None and move.is_running:
+            move.on_end = lambda: self._drain(done)
+            return
+        if generation and generation != self.current.generation:
+            channel = names.kubemq_channel(self.record.vhost, self.name, generation)
+            target = move.target if move is not None else self.make_source(channel, generation)
+            self.use(target)
+            self._hub.add_source(target)
         for source in self.sources:
             source.lease.trust()
             source.lease.settle_everything()

@@ -69,7 +69,13 @@ class QueueMover:
                 return
         if source.is_current:
             reason = RETENTION if self._lease.is_due else WITHHELD
-            await self._move(recovery.begin(source, generations.reason or reason), answer, is_short=is_short)
+            move = recovery.begin(source, generations.reason or reason)
+            move.is_running = True
+            try:
+                await self._move(move, answer, is_short=is_short)
+            finally:
+                move.pause()
+                self._settle()
         else:
             await self._accept_loss(answer)
 
@@ -191,6 +197,8 @@ class QueueMover:
         lane = self._store.open_lane()
         try:
             for batch in _batches(copies):
+                if self._queue.is_deleted:
+                    raise StoreError("the queue was deleted during its move")
                 try:
                     errors = await lane.send(batch)
                 except StoreError:

@@ -17,7 +17,7 @@ from connector.broker.ports import Rejected, StoreError
 from connector.runtime.link import jittered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from connector.broker.counters import Counters
     from connector.broker.outbox import Outbox, Submission
@@ -78,6 +78,8 @@ class QueueWriter:
                     continue
                 batch = self._outbox.take()
                 self.is_busy = bool(batch)
+                bugs, self._outbox.bugs = self._outbox.bugs, []
+                self._report(bugs)
                 if batch:
                     await self._send(batch)
                     self.is_busy = False
@@ -128,19 +130,31 @@ class QueueWriter:
                     return
             errors = await self._lane.send(batch)
         except Rejected as error:
-            on_results(batch, [str(error)] * len(batch))
+            self._tell(on_results, batch, [str(error)] * len(batch))
         except StoreError as error:
             self._drop_lane()
             self._counters.link_losses += 1
             log.warning("storing interrupted", count=len(batch), error=str(error))
             self._asks_first = True
-            on_unknown(self._outbox, batch, str(error))
+            self._tell(on_unknown, self._outbox, batch, str(error))
             self._check_deadline()
             self._settle()
             await self._pause()
         else:
             self._on_answer()
-            on_results(batch, errors)
+            self._tell(on_results, batch, errors)
+
+    def _tell(self, tell: Callable[..., None], *arguments: object) -> None:
+        """One receipt that fails is a bug of its own: it is logged, and everything else goes on."""
+        try:
+            tell(*arguments)
+        except ExceptionGroup as group:
+            self._report(group.exceptions)
+
+    def _report(self, bugs: Sequence[BaseException]) -> None:
+        for bug in bugs:
+            self._counters.internal_errors += 1
+            log.error("a result could not be told", exc_info=bug)
 
     def _check_deadline(self) -> None:
         """Refuse what waits, once KubeMQ has taken nothing for the deadline."""
@@ -154,7 +168,7 @@ class QueueWriter:
                 batch = self._outbox.take()
                 if not batch:
                     break
-                on_results(batch, ["KubeMQ is not available"] * len(batch))
+                self._tell(on_results, batch, ["KubeMQ is not available"] * len(batch))
 
     def _drop_lane(self) -> None:
         lane, self._lane = self._lane, None

@@ -153,3 +153,29 @@ def test_second_copies_are_watched_for(outbox: Outbox, queue: StoredQueue) -> No
         assert not repeated.is_second(7, message_id)
         assert not repeated.is_second(7, message_id)
         assert repeated.is_second(8, message_id)
+
+
+class BrokenReceipt(Publisher):
+    """Has a bug for one token."""
+
+    def on_stored(self, token: int) -> None:
+        if token == 2:
+            raise ZeroDivisionError
+        super().on_stored(token)
+
+
+def test_a_receipt_that_fails_takes_none_of_the_others_along(outbox: Outbox, queue: StoredQueue) -> None:
+    broken, good = BrokenReceipt(), Publisher()
+    submit(outbox, queue, broken, 1, 2, 3)
+    submit(outbox, queue, good, 4)
+    batch = outbox.take()
+    with pytest.raises(ExceptionGroup) as bugs:
+        on_results(batch, [""] * 4)
+    assert [type(bug) for bug in bugs.value.exceptions] == [ZeroDivisionError]
+    assert (broken.stored, good.stored) == ([1, 3], [4])
+    assert (broken.flush_count, good.flush_count) == (1, 1)
+    assert queue.lease.backlog == 4
+    submit(outbox, queue, broken, 2)
+    queue.is_deleted = True
+    assert outbox.take() == []
+    assert [type(bug) for bug in outbox.bugs] == [ZeroDivisionError]

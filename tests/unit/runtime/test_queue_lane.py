@@ -155,3 +155,24 @@ async def test_a_cancelled_lane_drops_its_stream() -> None:
         await until(lambda: receipt.stored)
         assert [lane.is_gone for lane in model.store.lanes] == [False]
     assert [lane.is_gone for lane in model.store.lanes] == [True]
+
+
+class BrokenReceipt(Publisher):
+    """Has a bug for one token."""
+
+    def on_stored(self, token: int) -> None:
+        if token == 2:
+            raise ZeroDivisionError
+        super().on_stored(token)
+
+
+async def test_a_receipt_that_fails_is_a_bug_of_its_own() -> None:
+    store = FakeKubeMQ()
+    async with RuntimeModel(store).running() as model:
+        receipt = model.publish(b"1", b"2", b"3", receipt=BrokenReceipt())
+        await until(lambda: receipt.stored == [1, 3])
+        later = model.publish(b"4")
+        await until(lambda: later.stored)
+        assert len(store.lanes) == 1, "the lane went on"
+        assert model.counters.internal_errors == 1
+        model.counters.internal_errors = 0  # this one was expected

@@ -14,7 +14,7 @@ from connector.broker.generations import queue_moving, queue_rescued
 from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
-from connector.broker.topology import encode_event
+from connector.broker.topology import encode_event, name_event
 from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
@@ -257,6 +257,51 @@ async def test_a_move_that_was_interrupted_is_done_at_the_next_start() -> None:
     async with running(store, log) as world:
         assert world.queue.kubemq_channel == FIRST
         assert [source.kubemq_channel for source in world.queue.sources] == [BASE, FIRST]
+
+
+async def test_a_queue_deleted_during_its_move_leaves_no_copies(world: Running) -> None:
+    """Whoever declares the name again would get them."""
+    await world.publish(6)
+    consumer = world.consume(2)
+    await until(lambda: len(consumer.held) == 2)
+    stopped, go_on = asyncio.Event(), asyncio.Event()
+
+    async def gate(point: str) -> None:
+        if point == "store answered" and not go_on.is_set():
+            stopped.set()
+            await go_on.wait()
+
+    world.store.pause = gate
+    world.store.crash(withholds=True)
+    await world.ping()
+    await stopped.wait()
+    assert world.stored(FIRST)
+    deleted: list[object] = []
+    vhost = world.hub.broker.virtual_host("/")
+    vhost.delete_queue("q", None, if_unused=False, if_empty=False, done=deleted.append)
+    world.hub.settle()
+    await until(lambda: "q" not in vhost.queues)
+    go_on.set()
+    world.store.rescue()
+    await until(lambda: not world.stored(FIRST))
+    await until(lambda: deleted)
+    await world.declare()
+    await world.publish(1)
+    again = world.consume(10)
+    await world.ack_all(again, 1)
+    assert [body for body, _ in again.seen] == [b"7"]
+
+
+async def test_copies_of_a_move_whose_queue_was_deleted_go_at_the_next_start() -> None:
+    store, log = FakeKubeMQ(), FakeTopologyLog()
+    async with running(store, log) as world:
+        await world.declare()
+        await world.publish(3)
+    for event in (queue_moving("default", "q", 1, "withheld"), name_event("queue.deleted", "default", "q")):
+        log.events.append(encode_event({"v": 1, "id": "x", **event}))
+    store.publish_native(FIRST, b"copy")
+    async with running(store, log) as world:
+        await until(lambda: not world.stored(FIRST) and not world.stored(BASE))
 
 
 async def test_native_messages_in_the_first_channel_still_come_after_a_move(world: Running) -> None:
