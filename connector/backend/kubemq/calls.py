@@ -14,13 +14,11 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import grpc.aio
 
 from connector.backend.kubemq.errors import error_kind, error_text
-from connector.backend.kubemq.stream_call import StreamCall
 from connector.broker.ports import StoreError, TimedOut, Unavailable
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-DuplexCall: TypeAlias = "grpc.aio.StreamStreamCall[Request, Response] | StreamCall[Request, Response]"
-AnyCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, Response] | DuplexCall[Any, Response]"
+AnyCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, Response] | grpc.aio.StreamStreamCall[Any, Response]"
 
 _ENDED = "KubeMQ ended the stream"
 
@@ -111,12 +109,12 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
 
     __slots__ = ()
 
-    def __init__(self, open_call: Callable[[], DuplexCall[Request, Response]]) -> None:
+    def __init__(self, open_call: Callable[[], grpc.aio.StreamStreamCall[Request, Response]]) -> None:
         super().__init__(open_call)
 
     async def write(self, request: Request) -> None:
         """Send one request; returns when gRPC has taken it.  Raises Unavailable, TimedOut or TooMuch."""
-        call = cast("DuplexCall[Request, Response]", self._opened())
+        call = cast("grpc.aio.StreamStreamCall[Request, Response]", self._opened())
         try:
             await call.write(request)
         except asyncio.InvalidStateError:  # the call was over before: its status says why

@@ -20,7 +20,6 @@ from google.protobuf.message import Message
 from connector.backend.kubemq.errors import error_text, store_error
 from connector.backend.kubemq.health import INFO, Health
 from connector.backend.kubemq.queues_info import QueuesInfoRequest, QueuesInfoResponse, channel_infos
-from connector.backend.kubemq.stream_call import Http2Link, StreamCall
 from connector.backend.kubemq.stubs import SERVICE
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import ChannelInfo, Rejected, ServerInfo, StoreError, Unavailable
@@ -88,7 +87,6 @@ class KubeMQClient:
         self._connections = connections
         self._call_timeout_s = call_timeout_s
         self._channels: list[grpc.aio.Channel] = []
-        self._links: list[Http2Link] = []
         self._turn = itertools.count()
 
     async def connect(self, deadline_s: float) -> ServerInfo:
@@ -143,7 +141,6 @@ class KubeMQClient:
                 if not refused[address]:
                     self.address = address
                     self._channels, other._channels = other._channels, self._channels
-                    self._links, other._links = other._links, self._links
                     self.health.reset()
                     del refused[address]
                     return refused
@@ -156,19 +153,16 @@ class KubeMQClient:
     async def close(self) -> None:
         """Close all connections; whoever waits for an answer gets Unavailable."""
         channels, self._channels = self._channels, []
-        links, self._links = self._links, []
-        for link in links:
-            await link.close()
         for channel in channels:
             await channel.close()
 
-    def open_upstream(self) -> StreamCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]:
-        """Make a QueuesUpstream call.  Raises Unavailable when not connected."""
-        return self._stream("QueuesUpstream", pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse)
+    def open_upstream(self) -> grpc.aio.StreamStreamCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]:
+        """Start a QueuesUpstream call.  Raises Unavailable when not connected."""
+        return self._duplex("QueuesUpstream", pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse)
 
-    def open_downstream(self) -> StreamCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]:
-        """Make a QueuesDownstream call.  Raises Unavailable when not connected."""
-        return self._stream("QueuesDownstream", pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse)
+    def open_downstream(self) -> grpc.aio.StreamStreamCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]:
+        """Start a QueuesDownstream call.  Raises Unavailable when not connected."""
+        return self._duplex("QueuesDownstream", pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse)
 
     def open_events(self) -> grpc.aio.StreamStreamCall[pb.Event, pb.Result]:
         """Start a SendEventsStream call.  Raises Unavailable when not connected."""
@@ -242,17 +236,6 @@ class KubeMQClient:
         )
         return call(metadata=self._metadata)
 
-    def _stream(
-        self, name: str, request_class: type[Request], response_class: type[Response]
-    ) -> StreamCall[Request, Response]:
-        """A call on one of our own connections: the two that carry messages."""
-        if not self._links:
-            raise Unavailable("not connected to KubeMQ")
-        link = self._links[next(self._turn) % len(self._links)]
-        return StreamCall(
-            link, SERVICE + name, self._metadata or (), request_class.SerializeToString, response_class.FromString
-        )
-
     async def _ping(self, timeout_s: float) -> ServerInfo:
         try:
             result = await self._unary("Ping", pb.Empty(), pb.PingResult, timeout_s)
@@ -278,7 +261,6 @@ class KubeMQClient:
             grpc.aio.insecure_channel(address, options=(*OPTIONS, ("grpc.channel_no", number)))
             for number in range(self._connections)
         ]
-        self._links = [Http2Link(address) for _ in range(self._connections)]
 
 
 def _varint(number: int) -> bytes:

@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
-from connector.backend.kubemq.calls import Duplex, DuplexCall
+import grpc.aio
+
+from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.health import GET, Health
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.message import Message
@@ -41,7 +43,7 @@ class KubeMQQueueStream:
 
     def __init__(
         self,
-        open_call: Callable[[], DuplexCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]],
+        open_call: Callable[[], grpc.aio.StreamStreamCall[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]],
         client_id: str,
         timeout_s: float,
         health: Health | None = None,

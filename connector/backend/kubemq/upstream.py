@@ -21,7 +21,9 @@ import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeAlias
 
-from connector.backend.kubemq.calls import Duplex, DuplexCall
+import grpc.aio
+
+from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.health import STORE, Health
 from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
@@ -71,7 +73,7 @@ class KubeMQStoreLane:
 
     def __init__(
         self,
-        open_call: Callable[[], DuplexCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]],
+        open_call: Callable[[], grpc.aio.StreamStreamCall[pb.QueuesUpstreamRequest, pb.QueuesUpstreamResponse]],
         client_id: str,
         policy: pb.QueueMessagePolicy,
         timeout_s: float,

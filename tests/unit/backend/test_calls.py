@@ -14,7 +14,6 @@ from connector.backend.kubemq import KubeMQClient
 from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import StoreError, TimedOut, TooMuch, Unavailable
-from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import outcome
 
@@ -99,7 +98,7 @@ async def test_a_write_after_the_end_tells_the_status(server: Scripted, client: 
     server.handlers["QueuesDownstream"] = ending(grpc.StatusCode.RESOURCE_EXHAUSTED)
     stream: Stream = Duplex(open_call)
     await stream.write(REQUEST)
-    await until(calls[0].done)
+    await calls[0].code()
 
     with pytest.raises(TooMuch, match="because"):
         await stream.write(REQUEST)
