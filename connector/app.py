@@ -71,6 +71,8 @@ MARKS = (
 #: Two signals so close together are one request to stop.
 SAME_SIGNAL_S = 1.0
 LISTEN_BACKLOG = 1024
+#: Exit codes: something failed; a setting cannot be used here (as for settings that cannot be read).
+FAILED, BAD_SETTING = 1, 2
 #: Fewer generation-0 collections: per-message objects rarely form cycles.
 GC_THRESHOLD = 50_000
 
@@ -137,10 +139,10 @@ class App:
                 raise _Stopped  # noqa: TRY301
         except* _Stopped:
             pass
-        except* (ChildFailed, DefinitionsError, OSError) as failed:
+        except* (ChildFailed, CannotListen, DefinitionsError, OSError) as failed:
             for error in failed.exceptions:
                 log.error("cannot serve", error=str(error))  # noqa: TRY400 # the user's to mend, not a bug
-            code = 1
+                code = max(code, BAD_SETTING if isinstance(error, ChildFailed | CannotListen) else FAILED)
         finally:
             await self._release()
         log.info("stopped")
@@ -187,9 +189,7 @@ class App:
         if definitions is not None:
             await desk.apply_at_start(definitions, config.definitions_file)
         policy = self._policy()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientProtocol(hub, policy, self._limit), config.host, config.port, backlog=LISTEN_BACKLOG
-        )
+        self._server = await self._listen(lambda: ClientProtocol(hub, policy, self._limit))
         log.info(
             "listening",
             amqp=f"amqp://{config.host}:{self._server.sockets[0].getsockname()[1]}",
@@ -198,6 +198,14 @@ class App:
             queues=len(hub.broker.topology.queues),
             seconds=round(time.monotonic() - started, 2),
         )
+
+    async def _listen(self, protocol: Callable[[], ClientProtocol]) -> asyncio.Server:
+        """Take clients.  Raises CannotListen."""
+        host, port = self._config.host, self._config.port
+        try:
+            return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=LISTEN_BACKLOG)
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
     async def _start_embedded(self, tasks: Tasks) -> str:
         """Start the embedded server as a child; returns its address."""
@@ -340,6 +348,10 @@ class App:
             await self._ops.stop()
         if self._child is not None:
             await self._child.stop()
+
+
+class CannotListen(Exception):
+    """The address for clients cannot be had; the text says why."""
 
 
 class _Stopped(Exception):

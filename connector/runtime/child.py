@@ -50,7 +50,8 @@ class EmbeddedServer:
         try:
             self._data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            message = f"the data folder {self._data_dir} cannot be had: {error.strerror}"
+            reason = "it is no folder" if self._data_dir.exists() else error.strerror
+            message = f"the data folder {self._data_dir} cannot be had: {reason}"
             raise ChildFailed(message) from error
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "connector.embedded",
@@ -67,7 +68,8 @@ class EmbeddedServer:
         if word != "listening" or not port.isdecimal():
             await self.stop()
             self.is_stopping = False
-            message = f"the embedded server did not start (data folder {self._data_dir})"
+            reason = port if word == "unusable" else f"it said {line!r}" if line else "it said nothing"
+            message = f"the embedded server did not start (data folder {self._data_dir}): {reason}"
             raise ChildFailed(message)
         self.port = int(port)
         log.info("embedded server started", port=self.port, data_dir=str(self._data_dir), pid=self._process.pid)
