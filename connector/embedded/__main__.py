@@ -1,8 +1,8 @@
 """``python -m connector.embedded``: the embedded server as a process.
 
 Owns the command line, the line ``listening <port>`` (with ``--parent-pipe`` also ``unusable <reason>``), and the end:
-SIGTERM, or with ``--parent-pipe`` the end of the pipe on standard input, so that the server never outlives the connector
-that started it.  Exit codes: 0 ended, 1 cannot start (the reason is on standard error, or in that line).
+SIGTERM, or with ``--parent-pipe`` the end of the pipe on standard input, so that the server never outlives the
+connector that started it.  Exit codes: 0 ended, 1 cannot start (the reason is on standard error, or in that line).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import ROOT, ConnectorProcess
+from connector.embedded.folder import FolderLock
+from tests.support.server import ROOT
 
 
 def serve(*flags: str) -> tuple[int, str]:
@@ -19,7 +20,7 @@ def serve(*flags: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNECTORS_AMQP_")}
     command = [sys.executable, "-m", "connector", "serve", "--log-format", "json", "--ops-port", "0", *flags]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     errors = [line["error"] for line in lines if line["message"] == "cannot serve"]
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, errors[0] if errors else done.stderr
@@ -34,8 +35,9 @@ def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_that_is_in_use(tmp_path: Path) -> None:
-    with ConnectorProcess(tmp_path):
-        code, error = serve("--port", "0", "--data-dir", str(tmp_path / "data"))
+    lock = FolderLock(tmp_path, 0)
+    code, error = serve("--port", "0", "--data-dir", str(tmp_path))
+    lock.release()
     assert code == 2
     assert "in use" in error
 
