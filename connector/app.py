@@ -170,6 +170,7 @@ class App:
     async def _serve(self, tasks: Tasks, started: float) -> None:
         config = self._config
         definitions = read_file(config.definitions_file) if config.definitions_file else None
+        server = self._server = await self._bind()
         api = Api(Users(config.users, config.loopback_users), unknown=NotFound, invalid=DefinitionsError)
         registry = make_registry(BrokerCollector(lambda: self._counters, self._gauges, self._marks()))
         self._ops = await start_ops(config.ops_host, config.ops_port, self._checks, registry, api)
@@ -188,22 +189,28 @@ class App:
         api.queues = BrokerQueues(hub.broker)
         if definitions is not None:
             await desk.apply_at_start(definitions, config.definitions_file)
-        policy = self._policy()
-        self._server = await self._listen(lambda: ClientProtocol(hub, policy, self._limit))
+        await server.start_serving()
         log.info(
             "listening",
-            amqp=f"amqp://{config.host}:{self._server.sockets[0].getsockname()[1]}",
+            amqp=f"amqp://{config.host}:{server.sockets[0].getsockname()[1]}",
             ops=f"http://{config.ops_host}:{self._ops.port}",
             kubemq=client.address,
             queues=len(hub.broker.topology.queues),
             seconds=round(time.monotonic() - started, 2),
         )
 
-    async def _listen(self, protocol: Callable[[], ClientProtocol]) -> asyncio.Server:
-        """Take clients.  Raises CannotListen."""
-        host, port = self._config.host, self._config.port
+    async def _bind(self) -> asyncio.Server:
+        """Take the address for clients, before anything else is started; nobody is served yet.  Raises CannotListen."""
+        host, port, policy = self._config.host, self._config.port, self._policy()
+
+        def protocol() -> ClientProtocol:
+            assert self._hub is not None  # noqa: S101 # there is one before clients are served
+            return ClientProtocol(self._hub, policy, self._limit)
+
         try:
-            return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=LISTEN_BACKLOG)
+            return await asyncio.get_running_loop().create_server(
+                protocol, host, port, backlog=LISTEN_BACKLOG, start_serving=False
+            )
         except OSError as error:
             raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
@@ -287,7 +294,7 @@ class App:
 
     def _checks(self) -> Mapping[str, tuple[bool, str]]:
         return {
-            "listener": (self._server is not None, ""),
+            "listener": (self._server is not None and self._server.is_serving(), ""),
             "kubemq": self._link.state() if self._link is not None else (False, "no answer yet"),
             "topology": (self._hub is not None and self._hub.sync.is_following, ""),
             "not stopping": (not self._stopping.is_set(), ""),
