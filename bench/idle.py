@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import statistics
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from pamqp import commands
 
-from bench import processes, results, targets
+from bench import processes, targets
 from bench.figures import mixed_quantile
+from bench.findings import Failed, Findings
 from bench.measure import Plan, counted
 from bench.perftest import PerfTest, Unusable, classpath
 from bench.results import CONNECTOR
-from bench.tables import aligned, number
 from bench.targets import WORK_FOLDER, Endpoint, Skipped, Target, delete_queues
 from bench.workloads import EXCHANGE, MANY, Workload, chosen
 from tests.support.server import NotReady
@@ -40,26 +38,6 @@ PARTS = ("idle", "beside")
 _DECLARING, _CONNECTING = 20, 50
 _SETTLE_S = 5.0
 _MB = 1e6
-
-
-@dataclass(slots=True)
-class Report:
-    """Rows of a table (what, figure), the same for JSON, and what is wrong."""
-
-    rows: list[tuple[str, str, str]]
-    figures: dict[str, Any]
-    bad: list[str]
-
-    def add(self, target: str, name: str, value: float, unit: str, limit: float | None = None) -> None:
-        """One figure; above ``limit`` it is bad."""
-        self.rows.append((target, name, f"{number(value)} {unit}"))
-        self.figures[f"{target}: {name}, {unit}"] = value
-        if limit is not None and value > limit:
-            self.bad.append(f"{target}: {name} is {number(value)} {unit}, at most {limit:g} wanted")
-
-
-class Failed(Exception):
-    """It cannot be measured; the text says why."""
 
 
 # ------------------------------------------------------------------------------------------------- idle
@@ -122,7 +100,7 @@ class Crowd:
             connection.abort("done")
 
 
-async def idle(target: Target, endpoint: Endpoint, options: argparse.Namespace, report: Report) -> None:
+async def idle(target: Target, endpoint: Endpoint, options: argparse.Namespace, report: Findings) -> None:
     """Measure the crowd; raises Gone when it cannot be set up."""
     crowd = Crowd(urlsplit(endpoint.url).port or 5672)
     before = {group: processes.usage(pids()).rss_bytes / _MB for group, pids in endpoint.groups.items()}
@@ -180,7 +158,7 @@ def crowd_of_queues(rate: float) -> Workload:
     )  # fmt: skip
 
 
-def beside(target: Target, endpoint: Endpoint, options: argparse.Namespace, report: Report, jars: str) -> None:
+def beside(target: Target, endpoint: Endpoint, options: argparse.Namespace, report: Findings, jars: str) -> None:
     """Measure the busy queue alone and in company, in turn."""
     alone: list[float] = []
     company: list[float] = []
@@ -229,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     targets.end_in_order()
     _raise_limit()
-    report = Report([], {}, [])
+    report = Findings()
     try:
         wanted = targets.available([name for name in options.targets.split(",") if name])
         jars = classpath() if options.part != PARTS[0] else ""
@@ -246,9 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     beside(target, endpoint, options, report, jars)
         except* (Gone, NotReady, Skipped, Failed, OSError, ValueError) as errors:
             report.bad += [f"{target.name}: {error}" for error in errors.exceptions]
-    sys.stdout.write("\n".join([aligned(["target", "what", "figure"], report.rows, (0, 1)), *report.bad, ""]))
-    document = {"machine": results.machine(), "figures": report.figures, "bad": report.bad}
-    (results.FOLDER / "idle.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    report.write("idle")
     return FAILED if report.bad and (options.check or not report.figures) else 0
 
 

@@ -2,7 +2,7 @@
 
 Owns positions: a reader is a ClientID, or a group shared by all who name it, and stands behind the last event it was
 handed.  Its start position counts only the first time.  Rule: KubeMQ's durable subscriptions as measured; events are
-kept for ever here.
+kept for ever here, but for those that their writer calls superfluous (the tag ``amqp-start``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ _TAIL_COUNT = 512
 _TAIL_BYTES = 1024 * 1024
 _CHUNK = 256
 _NS_PER_S = 1_000_000_000
+#: What a reader was handed is noted on disk this much later: a crash may give it some events again, as KubeMQ does.
+_SAVE_S = 0.1
+#: A tag: who reads the log from this Sequence on knows all.  What is before the one named until then is deleted.
+_START = "amqp-start"
 
 
 class EventChannel:
@@ -32,6 +36,8 @@ class EventChannel:
         self.stored = stored
         self.last_sequence = stored.last_sequence
         self.is_written = stored.used_at > 0
+        self.first_sequence = 1
+        self.start = 0
         self.wakers: set[asyncio.Event] = set()
         self._tail: deque[tuple[int, Record]] = deque()
         self._tail_bytes = 0
@@ -73,8 +79,12 @@ class EventLog:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._channels = {stored.name: EventChannel(stored) for stored in core.event_channels}
+        for channel in self._channels.values():
+            first = core.store.first_kept(channel.stored.channel_id)
+            channel.first_sequence = first or channel.last_sequence + 1
         self._positions = core.event_positions
         self._groups: dict[tuple[int, str], Cursor] = {}
+        self._unsaved: dict[tuple[int, str], int] = {}
 
     async def create(self, name: str) -> str:
         """Write a channel that has no event yet; "" or why that failed."""
@@ -85,7 +95,19 @@ class EventLog:
         received = pb.EventReceive(
             EventID=event.EventID, Channel=event.Channel, Metadata=event.Metadata, Body=event.Body, Tags=event.Tags
         )
-        return self._write(self.channel(event.Channel), [Record(received.SerializeToString(), time.time_ns())])
+        channel, start = self.channel(event.Channel), event.Tags.get(_START, "")
+        if start.isdecimal():
+            self._shorten(channel, int(start))
+        return self._write(channel, [Record(received.SerializeToString(), time.time_ns())])
+
+    def _shorten(self, channel: EventChannel, start: int) -> None:
+        """Delete what is before the start named until now: who has just read that one may still begin there."""
+        if start <= channel.start:
+            return
+        before, channel.start = channel.start, min(start, channel.last_sequence + 1)
+        if before > channel.first_sequence:
+            self._core.store.forget(channel.stored.channel_id, range(channel.first_sequence, before))
+            channel.first_sequence = before
 
     def channel(self, name: str) -> EventChannel:
         """The log of a checked name, made when it is new."""
@@ -114,7 +136,7 @@ class EventLog:
             position = self._positions.get(key)
             if position is None:
                 position = await self._start(channel, request)
-            cursor = self._groups.get(key) or Cursor(position)
+            cursor = self._groups.get(key) or Cursor(max(position, channel.first_sequence - 1))
         if request.Group:
             self._groups[key] = cursor
         cursor.member_count += 1
@@ -134,7 +156,15 @@ class EventLog:
         key = channel.stored.channel_id, reader
         if channel.is_written and self._positions.get(key) != position:
             self._positions[key] = position
-            self._core.store.set_position(*key, position)
+            if not self._unsaved:
+                self._core.schedule(_SAVE_S, self.flush)
+            self._unsaved[key] = position
+
+    def flush(self) -> None:
+        """Hand the store the positions that have changed."""
+        for (channel_id, reader), position in self._unsaved.items():
+            self._core.store.set_position(channel_id, reader, position)
+        self._unsaved.clear()
 
     async def read(self, channel: EventChannel, first: int, limit: int) -> list[tuple[int, Record]]:
         """Up to ``limit`` events from a Sequence on, from memory or disk."""

@@ -133,6 +133,7 @@ class EventCalls:
                 await waker.wait()
 
     async def _feed_chunk(self, channel: EventChannel, cursor: Cursor, context: SubscribeContext) -> bool:
+        cursor.position = max(cursor.position, channel.first_sequence - 1)  # the rest was deleted meanwhile
         events = await self.log.read(channel, cursor.position + 1, _CHUNK)
         for sequence, record in events:
             await context.write(received_event(sequence, record))

@@ -65,6 +65,7 @@ class Server:
     async def stop(self) -> None:
         """End all calls and write what waits."""
         await self._server.stop(_STOP_GRACE_S)
+        self._events.log.flush()
         await asyncio.to_thread(self._core.close)
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:

@@ -159,6 +159,12 @@ class Store:
         )
         return [key & MAX_SEQUENCE for (key,) in rows]
 
+    def first_kept(self, channel_id: int) -> int:
+        """The lowest Sequence that is still stored; 0 when none is."""
+        keys = (entry_id(channel_id, 0), entry_id(channel_id, MAX_SEQUENCE))
+        (key,) = self._writer.execute("SELECT min(id) FROM entry WHERE id BETWEEN ? AND ?", keys).fetchone()
+        return key & MAX_SEQUENCE if key else 0
+
     def settled_up_to(self, channel_id: int) -> int:
         """The highest Sequence that was ever deleted: all above it are stored."""
         row = self._writer.execute("SELECT highest FROM settled WHERE channel_id = ?", (channel_id,)).fetchone()

@@ -8,12 +8,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pamqp import commands, frame
 
 from bench import hot_spots, micro, micro_settlement
+from bench.findings import Findings
 from bench.growth import Series
-from bench.idle import Report, crowd_of_queues
+from bench.idle import crowd_of_queues
 from bench.many_consumers import Load, Tally, busy_share, exceeded, finding, gaps_of
 from bench.processes import Watch
+from bench.scale import TOPIC, bindings, queue_names, turns
+from connector.broker.exchanges.binding import BindingKey
+from connector.broker.exchanges.topic import Topic
+from connector.broker.topology import ExchangeRecord
 
 LOAD = Load(
     body_bytes=100, consumers=2, job_s=0.2, rate=8, seconds=10, warm_up_s=0, connections=1, wait_limit_ms=30,
@@ -68,11 +74,30 @@ def test_growth_per_hour_leaves_the_start_out() -> None:
 
 
 def test_a_report_notes_what_is_above_its_limit() -> None:
-    report = Report([], {}, [])
+    report = Findings()
     report.add("kubemq", "memory", 401.0, "MB", 400)
     report.add("kubemq", "CPU", 3.0, "%", 5)
-    assert report.bad == ["kubemq: memory is 401 MB, at most 400 wanted"]
-    assert report.figures == {"kubemq: memory, MB": 401.0, "kubemq: CPU, %": 3.0}
+    report.add("embedded", "share", 0.4, "x", least=0.5)
+    assert report.bad == [
+        "kubemq: memory is 401 MB, at most 400 wanted",
+        "embedded: share is 0.40 x, at least 0.5 wanted",
+    ]
+    assert report.figures == {"kubemq: memory, MB": 401.0, "kubemq: CPU, %": 3.0, "embedded: share, x": 0.4}
+
+
+def test_no_key_comes_twice_where_none_may() -> None:
+    """And every key leads to a queue, or the storing is not measured."""
+    loads = turns(100)
+    never = [sent for turn in loads["topic exchange, no key twice"] for sent in turn]
+    assert len(set(never)) == len(never)
+    assert len(set(loads["topic exchange, 100 keys"][0])) == 100
+    topic, queues = Topic(ExchangeRecord("default", TOPIC, "topic")), queue_names(20)
+    for bind in bindings(queues, 100):
+        topic.bind(BindingKey(TOPIC, bind.queue, bind.routing_key))
+    for sent in {*never[:500], *loads["topic exchange, 100 keys"][0]}:
+        publish = frame.unmarshal(sent)[2]
+        assert isinstance(publish, commands.Basic.Publish)
+        assert len(topic.route(publish.routing_key, dict)) == 1
 
 
 def test_the_crowd_is_paced() -> None:

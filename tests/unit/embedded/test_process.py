@@ -162,6 +162,37 @@ async def test_stored_events_and_where_readers_stand_survive(server: EmbeddedPro
         assert [each.Sequence for each in other.events] == [1, 2, 3, 4]
 
 
+async def test_a_log_is_as_long_as_its_writer_needs(server: EmbeddedProcess) -> None:
+    """An event may name the Sequence from which on the log is enough; what is before the one named until then goes."""
+    channel = new_channel("es")
+    first = {"EventsStoreTypeData": pb.Subscribe.StartFromFirst}
+
+    async def append(client: RawClient, start: int) -> None:
+        tags = {"amqp-start": str(start)}
+        await client.stub.SendEvent(pb.Event(ClientID="c", Channel=channel, Body=b"x", Store=True, Tags=tags))
+
+    async def found(client: RawClient, name: str, count: int) -> list[int]:
+        reader = client.subscribe(channel, pb.Subscribe.EventsStore, **first, ClientID=name)
+        await until(lambda: len(reader.events) == count)
+        return [each.Sequence for each in reader.events]
+
+    async with RawClient(server.address) as client:
+        slow = client.subscribe(channel, pb.Subscribe.EventsStore, **first, ClientID="live")
+        for start in (1, 1, 1, 1, 4, 4, 4, 7):
+            await append(client, start)
+        assert await found(client, "early", 5) == [4, 5, 6, 7, 8]  # from 4 on: 7 is the last one named
+        await until(lambda: slow.events and slow.events[-1].Sequence == 8)
+    server.restart(signal.SIGTERM)
+    async with RawClient(server.address) as client:
+        await append(client, 99)  # nobody can know that yet: it is taken for the next one
+        assert await found(client, "late", 6) == [4, 5, 6, 7, 8, 9]
+        for _ in range(2):
+            await append(client, 10)
+        await append(client, 11)
+        assert await found(client, "later", 3) == [10, 11, 12]
+        assert await found(client, "early", 3) == [10, 11, 12]  # it stood at what was deleted meanwhile
+
+
 async def test_messages_larger_than_the_cache_are_read_from_disk(server: EmbeddedProcess) -> None:
     queue = new_channel()
     body = b"x" * 1_000_000
