@@ -213,7 +213,7 @@ async def test_a_refused_append(log: KubeMQTopologyLog, events_store: EventsStor
 
 async def test_an_append_that_is_not_answered(client: KubeMQClient, events_store: EventsStore) -> None:
     """The stream is dropped; who else waits does not know his result either."""
-    log = KubeMQTopologyLog(client, append_timeout_s=0.05)
+    log = KubeMQTopologyLog(client, append_timeout_s=0.5)
     events_store.is_silent = True
     async with asyncio.TaskGroup() as group:
         first = group.create_task(outcome(log.append(b"a")))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from connector.broker.memory_queue import MemoryQueue
@@ -115,3 +118,27 @@ def test_purge(model: BrokerModel, queue: MemoryQueue) -> None:
     assert model.call(queue.purge).value == 2
     assert model.broker.memory_bytes == 1 + OVERHEAD_BYTES
     assert model.call(queue.purge).value == 0
+
+
+def test_nothing_is_left_of_queues_that_were_used_once(model: BrokerModel) -> None:
+    """No KubeMQ channel, no event in the log, and nothing here, whether they are deleted or go with their owner."""
+    model.declare_exchange("fan", "fanout", durable=True)
+    log = list(model.log)
+    left = []
+    for number in range(20):
+        owner = object()
+        name = model.declare("", owner=owner, exclusive=True).value.name
+        model.bind(name, "fan", owner=owner)
+        left.append(weakref.ref(model.vhost.find_queue(name, owner)))
+        assert model.publish("fan", f"k{number}", b"x") == 1
+        assert model.publish("", name, b"y") == 1
+        if number % 2:
+            assert model.delete(name, owner=owner).value == 2
+        model.vhost.on_owner_gone(owner)
+    gc.collect()
+    assert [queue() for queue in left if queue() is not None] == []
+    assert model.vhost.queues == {}
+    assert not model.vhost.exchanges["fan"].is_used
+    assert model.broker.memory_bytes == 0
+    assert model.store.channels == {}
+    assert model.log == log
