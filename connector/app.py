@@ -95,7 +95,9 @@ def run(config: Config) -> int:
     set_up_logs(config.log_level, config.log_format)
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(App(config).serve())
+        code = runner.run(App(config).serve())
+    gc.freeze()  # the interpreter's own end would look for cycles among all queues, more than once
+    return code
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
