@@ -248,9 +248,13 @@ class Channel:
             raise AmqpError(ReplyCode.NOT_FOUND, "no previously declared queue")
         return self.last_queue
 
+    def _all_consumers(self) -> list[consume.Consumer]:
+        """Those of queues, and the one for replies."""
+        return [*self.consumers.values(), *([] if self.replies is None else [self.replies])]
+
     def offer_credit(self) -> None:
         """The queues of all consumers look again; each is the first in turn, as what there is may not do for all."""
-        queues = list({consumer.queue: None for consumer in self.consumers.values()})
+        queues = list({consumer.queue: None for consumer in self._all_consumers()})
         self._offers += 1
         first = self._offers % len(queues) if queues else 0
         for queue in (*queues[first:], *queues[:first]):
@@ -318,8 +322,8 @@ class Channel:
 
     def _release(self) -> None:
         """Let go of the consumers, then of what they had (CO-17)."""
-        consumers, self.consumers = self.consumers, {}
-        for consumer in consumers.values():
+        consumers, self.consumers = self._all_consumers(), {}
+        for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
         if self.tx is not None:
             self.tx.roll_back()

@@ -245,7 +245,7 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
     tag = method.consumer_tag
     is_for_replies = method.queue == REPLY_TO
     name = channel.queue_name(method.queue)  # RabbitMQ misses the queue declared last before it looks at the tag
-    if tag in channel.consumers and not (is_for_replies and channel.consumers[tag] is channel.replies):
+    if tag in channel.consumers:  # the one for replies is not among them
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if is_for_replies:
         queue, arguments = _reply_queue(channel, method), ConsumerArguments()
@@ -262,10 +262,11 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
     )
     if not (channel.connection.is_draining and queue.is_stored):
         queue.add_consumer(consumer)
-    channel.consumers[consumer.tag] = consumer
-    channel.ack_timeout.expect(consumer.timeout_s, queue)
     if is_for_replies:
         channel.replies = consumer
+    else:
+        channel.consumers[consumer.tag] = consumer
+        channel.ack_timeout.expect(consumer.timeout_s, queue)
     if not method.nowait:
         channel.reply(build(commands.Basic.ConsumeOk, consumer_tag=consumer.tag))
 
@@ -285,12 +286,17 @@ def _server_tag() -> str:
 
 
 def on_basic_cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
-    """Detach a consumer; what it has stays with the client; an unknown tag is fine (CO-25)."""
+    """Detach a consumer; what it has stays with the client; an unknown tag is fine (CO-25).
+
+    The consumer for replies goes first, should another have its tag: RabbitMQ allows that.
+    """
     tag = cast("str", method.consumer_tag)
-    consumer = channel.consumers.pop(tag, None)
+    consumer = channel.replies
+    if consumer is not None and consumer.tag == tag:
+        channel.replies = None
+    else:
+        consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
-        if consumer is channel.replies:
-            channel.replies = None
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(build(commands.Basic.CancelOk, consumer_tag=tag))

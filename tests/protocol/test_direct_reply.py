@@ -152,6 +152,22 @@ def test_a_tag_in_use_is_530(client: Dialogue) -> None:
     client.expect_connection_close(530, "NOT_ALLOWED - attempt to reuse consumer tag 't'", (60, 20))
 
 
+@spec("RabbitMQ, direct reply-to", "The reply consumer's tag is free for another consumer, and is cancelled first.")
+def test_its_tag_may_be_used_again(client: Dialogue, server: Dialogue) -> None:
+    client.consume(ASK, "t", no_ack=True)
+    address = ask(client, server)
+    queue = client.declare()
+    client.consume(queue, "t", no_ack=True)
+    server.publish(1, address, b"reply").publish(1, queue, b"message")
+    assert [delivery.body for delivery in client.deliveries()] == [b"reply", b"message"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="t")
+    server.publish(1, address, b"too late").publish(1, queue, b"still")
+    assert [delivery.body for delivery in client.deliveries()] == [b"still"]
+    client.call(1, commands.Basic.Cancel, consumer_tag="t")
+    server.publish(1, queue, b"nobody")
+    client.expect_nothing()
+
+
 def test_a_request_needs_a_reply_consumer(client: Dialogue, server: Dialogue) -> None:
     text = "PRECONDITION_FAILED - fast reply consumer does not exist"
     client.consume(ASK, "r", no_ack=True)
