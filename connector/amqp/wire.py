@@ -273,9 +273,18 @@ def _write_field(field: Field, out: list[bytes]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- plain values
+def is_table(data: bytes) -> bool:
+    """Whether these bytes are one table and nothing else."""
+    try:
+        return check_table(data, 0, len(data)) == len(data)
+    except AmqpError:
+        return False
+
+
 def table_from_python(values: Mapping[str, object]) -> Table:
     """Make a table of plain values: bool t, int I or l, float d, str S, bytes x, dict F, list or tuple A, None V.
 
+    An int that only a timestamp has room for is one.
     Raises ValueError for any other type and for an int of more than 64 bits.
     """
     return {key: _field_from_python(value) for key, value in values.items()}
@@ -291,6 +300,8 @@ def _field_from_python(value: object) -> Field:
             return ("I", value)
         case int() if -(2**63) <= value < 2**63:
             return ("l", value)
+        case int() if 0 <= value < 2**64:
+            return ("T", value)
         case float():
             return ("d", value)
         case str():

@@ -219,7 +219,7 @@ def differences(here: Definitions, wanted: Definitions) -> list[str]:
         lines += [
             f"differs: {entry.label}: {name} is {_text(current[name])}, in the file {_text(value)}"
             for name, value in entry.fields.items()
-            if current[name] != value
+            if current[name] != value and _text(current[name]) != _text(value)  # NaN is not NaN, 1 is 1.0
         ]
     lines += [f"only here: {entry.label}" for identity, entry in present.items() if identity not in named]
     return lines
@@ -301,7 +301,8 @@ class Import:
             vhost.declare_exchange(ExchangeDeclare(fields["name"], fields["type"], arguments=arguments, **flags), done)
         elif entry.section == "queues":
             flags = {name: fields[name] for name in ("durable", "auto_delete")}
-            vhost.declare_queue(QueueDeclare(fields["name"], arguments=arguments, **flags), self._owner, done)
+            request = QueueDeclare(fields["name"], arguments=arguments, is_restored=True, **flags)
+            vhost.declare_queue(request, self._owner, done)
         else:
             source, destination, key = fields["source"], fields["destination"], fields["routing_key"]
             if fields["destination_type"] == QUEUE:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class QueueDeclare:
-    """A ``queue.declare``; an empty ``name`` asks for a server-named queue."""
+    """A ``queue.declare``; an empty ``name`` asks for a server-named queue.
+
+    ``is_restored``: a definitions file names it, perhaps by what a server once made up.
+    """
 
     name: str
     passive: bool = False
@@ -22,6 +25,7 @@ class QueueDeclare:
     exclusive: bool = False
     auto_delete: bool = False
     arguments: Table = field(default_factory=dict)
+    is_restored: bool = False
 
 
 @dataclass(slots=True)

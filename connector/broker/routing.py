@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 #: Exchange types by the name clients declare.
 TYPES: dict[str, type[Exchange]] = {"direct": Direct, "fanout": Fanout, "topic": Topic, "headers": Headers}
+#: What every virtual host has, and its types.
+PREDECLARED = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
 
 #: The property flag of the headers table, in the first octet of a content header.
 _HAS_HEADERS = 0x20

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from connector.amqp.wire import read_table, write_table
+from connector.broker.event_shapes import is_well_formed
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 from connector.broker.generations import Generations, unpack_generations
 
@@ -69,14 +70,14 @@ def encode_event(event: dict[str, Any]) -> bytes:
 
 
 def decode_event(data: bytes) -> dict[str, Any] | None:
-    """The event in these bytes, or None for what is not ours or of an unknown version."""
+    """The event in these bytes, or None for what is not ours, of an unknown version, or malformed."""
     try:
         event = json.loads(data)
     except ValueError:
         return None
     if not isinstance(event, dict) or event.get("v") != VERSION or not isinstance(event.get("type"), str):
         return None
-    return event
+    return event if is_well_formed(event) else None
 
 
 def queue_declared(record: QueueRecord) -> dict[str, Any]:
@@ -376,3 +377,4 @@ _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {
     "queue.bound": Topology._bound,  # noqa: SLF001
     "queue.unbound": Topology._unbound,  # noqa: SLF001
 }
+HANDLED_TYPES = _HANDLERS.keys()

@@ -25,7 +25,7 @@ from connector.broker.message import Message
 from connector.broker.queue import Queue, StoredQueue
 from connector.broker.replies import Replies, is_reply_name
 from connector.broker.requests import DeclaredQueue, ExchangeDeclare, QueueDeclare
-from connector.broker.routing import TYPES, HeaderReader, resolve, source_of, split_copies
+from connector.broker.routing import PREDECLARED, TYPES, HeaderReader, resolve, source_of, split_copies
 from connector.broker.topology import (
     ExchangeRecord,
     QueueRecord,
@@ -48,13 +48,8 @@ if TYPE_CHECKING:
     from connector.broker.ports import Done, Receipt
     from connector.broker.queue import Hub
 
-PREDECLARED = {
-    "amq.direct": "direct",
-    "amq.fanout": "fanout",
-    "amq.topic": "topic",
-    "amq.headers": "headers",
-    "amq.match": "headers",
-}
+#: The beginning of what servers call queues whose clients do not care.
+GENERATED = "amq.gen-"
 #: The deletion of an auto-delete queue that could not be logged is tried again after this.
 UNUSED_RETRY_S = 1.0
 #: The route cache is dropped when it has this many entries.
@@ -208,7 +203,7 @@ class VirtualHost:
         if request.passive:
             self._answer_declare(self.find_queue(name, owner), done)
             return
-        if name.startswith("amq."):
+        if name.startswith("amq.") and not (request.is_restored and name.startswith(GENERATED)):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         if name in self._creating:  # theirs is on its way: compare with it
             self._creating[name].append(lambda: self.declare_queue(request, owner, done))
@@ -225,7 +220,7 @@ class VirtualHost:
             self._answer_declare(queue, done)
             return
         if not name:
-            name = "amq.gen-" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
+            name = GENERATED + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
         check_queue(request, self._label("queue", name))
         if self._shared.when_drained(self.name, name, lambda: self.declare_queue(request, owner, done)):
             return

@@ -120,6 +120,12 @@ _COUNTERS: tuple[tuple[str, Mapping[str, str], str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_kubemq_requests", {}, "Requests sent to KubeMQ", ("kubemq_requests",)),
     ("kubemq_amqp_kubemq_errors", {}, "Requests and messages that KubeMQ did not accept", ("kubemq_errors",)),
     ("kubemq_amqp_link_losses", {}, "Times the link to KubeMQ broke", ("link_losses",)),
+    (
+        "kubemq_amqp_topology_events_skipped",
+        {},
+        "Events of the topology log that were malformed or of an unknown version",
+        ("topology_events_skipped",),
+    ),
     ("kubemq_amqp_internal_errors", {}, "Bugs: exceptions nobody expected; must stay 0", ("internal_errors",)),
 )
 

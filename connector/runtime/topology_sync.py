@@ -95,7 +95,8 @@ class TopologySync:
             self._last = (sequence, data)
         event = decode_event(data)
         if event is None:
-            log.warning("unreadable topology event", sequence=sequence)
+            self._broker.counters.topology_events_skipped += 1
+            log.error("topology event skipped: malformed, or of an unknown version", sequence=sequence, data=data[:200])
             return
         self._broker.on_event(sequence, event)
         self._check_loaded()

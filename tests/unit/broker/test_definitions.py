@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.amqp.wire import Table
 from connector.broker.definitions import DefinitionsError, Import, Report, differences, export, read
 from connector.broker.errors import NotFound
 from connector.broker.ports import Unavailable
+from tests.support import tables
 from tests.support.broker_model import BrokerModel
 
 #: As ``rabbitmqctl export_definitions`` of 3.10 writes it.
@@ -204,3 +206,45 @@ def test_an_export_declares_the_same_elsewhere(
     exported = json.loads(json.dumps(export(first.broker)))
     assert not apply(second, exported).notes
     assert differences(read(export(second.broker)), read(exported)) == []
+
+
+def test_a_server_named_queue_comes_back() -> None:
+    first, second = BrokerModel(), BrokerModel()
+    name = first.declare("", durable=True).value.name
+    first.bind(name, "amq.topic", "a.#")
+    exported = json.loads(json.dumps(export(first.broker)))
+    report = apply(second, exported)
+    assert (report.created, report.notes) == ({"queues": 1, "bindings": 1}, [])
+    assert sections(export(second.broker)) == sections(exported)
+    assert second.publish("amq.topic", "a.b", b"m") == 1
+
+
+def test_other_reserved_names_stay_refused() -> None:
+    model = BrokerModel()
+    report = apply(model, {"queues": [{"name": "amq.mine"}], "exchanges": [{"name": "amq.gen-x", "type": "direct"}]})
+    assert not report.created
+    assert [note.split(": ")[1] for note in report.notes] == [
+        "exchange name 'amq.gen-x' contains reserved prefix 'amq.*'",
+        "queue name 'amq.mine' contains reserved prefix 'amq.*'",
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(tables.tables)
+def test_whatever_clients_declare_is_declared_again(arguments: Table) -> None:
+    """Arguments of every type on the wire; nothing of them need have a meaning."""
+    first, second = BrokerModel(), BrokerModel()
+    first.declare("q", durable=True, arguments=arguments)
+    first.declare("transient", arguments=arguments)
+    first.declare("", durable=True, auto_delete=True)
+    first.declare_exchange("x", "headers", durable=True, internal=True, arguments=arguments)
+    first.declare_exchange("y", "topic", auto_delete=True)
+    first.call(first.vhost.bind_queue, "q", "x", "k", arguments, None)
+    first.call(first.vhost.bind_exchange, "x", "y", "#", arguments)
+    exported = json.loads(json.dumps(export(first.broker)))
+    report = apply(second, exported)
+    assert not report.notes
+    again = json.loads(json.dumps(export(second.broker)))
+    assert differences(read(again), read(exported)) == []
+    assert differences(read(exported), read(again)) == []
+    assert not apply(second, exported).created

@@ -6,11 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
 
 from connector.broker.broker import Broker
 from connector.broker.ports import Rejected
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
+from connector.broker.topology import VERSION, encode_event
 from connector.runtime.topology_sync import APPENDS_AT_ONCE, TopologySync
 from tests.support.broker_model import Answer, Settings
 from tests.support.fake_kubemq import FakeTopologyLog
@@ -111,6 +115,40 @@ async def test_what_nobody_can_read_is_skipped() -> None:
         answer = replica.declare("q")
         await until(lambda: answer.is_there)
         assert replica.broker.topology.version == 4
+        assert replica.broker.counters.topology_events_skipped == 3
+
+
+QUEUE = {"type": "queue.declared", "vhost": "default", "name": "q", "durable": True, "auto_delete": False}
+EXCHANGE = {**QUEUE, "type": "exchange.declared", "internal": False, "arguments": "", "kind": "odd"}
+BINDING = {"type": "queue.bound", "vhost": "default", "exchange": "amq.odd", "queue": "before", "routing_key": "k"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        QUEUE,
+        {**QUEUE, "arguments": "", "durable": 1},
+        EXCHANGE,
+        {**BINDING, "arguments": ""},
+        {**BINDING, "exchange": "amq.topic", "arguments": "AAAAAf"},
+        {"type": "snapshot", "upto": 1},
+        {"type": "server.started", "start_time": None},
+    ],
+)
+async def test_a_malformed_event_stops_nothing(broken: dict[str, Any]) -> None:
+    """Neither a start nor a running connector, nor what was declared before and after it."""
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        before = replica.declare("before")
+        await until(lambda: before.is_there)
+        await log.append(encode_event({"v": VERSION, **broken}))
+        after = replica.declare("after")
+        await until(lambda: after.is_there)
+        assert after.value.name == "after"
+        assert replica.broker.counters.topology_events_skipped == 1
+    async with Replica(log).running() as replica:
+        assert list(replica.broker.virtual_host("/").queues) == ["before", "after"]
+        assert replica.broker.counters.topology_events_skipped == 1
 
 
 class HeldLog(FakeTopologyLog):

@@ -1,0 +1,164 @@
+"""What an event of the topology log must look like to be folded.
+
+Owns the fields of every type of event: which must be there, which may, and what may be in them.  An event that does
+not fit is skipped by every replica alike, so the fold (``topology.py``) need not doubt what it reads.  Types that are
+not known fit: they are of a later version, and mean nothing here.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from connector.amqp.wire import is_table
+from connector.broker.routing import PREDECLARED, TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Check: TypeAlias = Callable[[Any], bool]
+
+_NO_ARGUMENTS = "AAAAAA=="
+_RESERVED = "amq."
+
+
+def is_well_formed(event: Mapping[str, Any]) -> bool:
+    """Whether the event has all fields of its type, with values of their kinds."""
+    shape = SHAPES.get(event["type"])
+    return _is_text(event.get("id", "")) and (shape is None or _fits(event, shape))
+
+
+def _fits(value: Mapping[str, Any], shape: Mapping[str, Check]) -> bool:
+    """A name that ends with ``?`` may be missing."""
+    for name, check in shape.items():
+        key = name.removesuffix("?")
+        if key in value:
+            if not check(value[key]):
+                return False
+        elif key == name:
+            return False
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_table(value: Any) -> bool:
+    if value == _NO_ARGUMENTS:
+        return True
+    if not isinstance(value, str):
+        return False
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except ValueError:
+        return False
+    return not raw or is_table(raw)
+
+
+def _is_bound_exchange(value: Any) -> bool:
+    """One of ours, or one that every virtual host has."""
+    return _is_name(value) and (not value.startswith(_RESERVED) or value in PREDECLARED)
+
+
+def _is_new_exchange(value: Any) -> bool:
+    return _is_name(value) and not value.startswith(_RESERVED)
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _tuple_of(*checks: Check) -> Check:
+    def check_all(value: Any) -> bool:
+        is_list = isinstance(value, list) and len(value) == len(checks)
+        return is_list and all(check(item) for check, item in zip(checks, value, strict=True))
+
+    return check_all
+
+
+def _event_of(kind: str) -> Check:
+    """An object inside a snapshot: an event of this type."""
+    shape = SHAPES[kind]
+    return lambda value: isinstance(value, dict) and value.get("type") == kind and _fits(value, shape)
+
+
+def _is_generations(value: Any) -> bool:
+    return isinstance(value, dict) and _fits(value, _GENERATIONS)
+
+
+def _is_older(value: Any) -> bool:
+    left = _tuple_of(_is_count, _list_of(_is_count))
+    return isinstance(value, dict) and all(
+        number.isascii() and number.isdigit() and left(item) for number, item in value.items()
+    )
+
+
+_GENERATIONS: dict[str, Check] = {"current": _is_count, "moving": _is_count, "reason": _is_text, "older": _is_older}
+_NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
+_BINDING: dict[str, Check] = {
+    "vhost": _is_name,
+    "exchange": _is_bound_exchange,
+    "queue": _is_name,
+    "routing_key": _is_text,
+    "arguments": _is_table,
+    "kind?": lambda value: value == "exchange",
+}
+
+#: The type of an event -> its fields.
+SHAPES: dict[str, dict[str, Check]] = {
+    "queue.declared": {
+        **_NAMED,
+        "durable": _is_flag,
+        "auto_delete": _is_flag,
+        "arguments": _is_table,
+        "queue_id?": _is_count,
+        "generations?": _is_generations,
+    },
+    "queue.deleted": {**_NAMED, "queue_id?": _is_count},
+    "queue.drained": _NAMED,
+    "queue.moving": {**_NAMED, "generation": _is_count, "reason": _is_text},
+    "queue.moved": {**_NAMED, "generation": _is_count, "withheld": _is_count, "copied": _list_of(_is_count)},
+    "queue.retired": {**_NAMED, "generation": _is_count},
+    "queue.rescued": _NAMED,
+    "server.started": {"start_time": _is_count},
+    "exchange.declared": {
+        "vhost": _is_name,
+        "name": _is_new_exchange,
+        "kind": lambda value: isinstance(value, str) and value in TYPES,
+        "durable": _is_flag,
+        "auto_delete": _is_flag,
+        "internal": _is_flag,
+        "arguments": _is_table,
+    },
+    "exchange.deleted": {**_NAMED, "if_unused?": _is_flag},
+    "queue.bound": _BINDING,
+    "queue.unbound": _BINDING,
+}
+_OBJECTS: dict[str, Check] = {
+    "queues": _list_of(_event_of("queue.declared")),
+    "exchanges": _list_of(_event_of("exchange.declared")),
+    "bindings": _list_of(_event_of("queue.bound")),
+}
+SHAPES["snapshot.part"] = {"snapshot": _is_name, **{f"{name}?": check for name, check in _OBJECTS.items()}}
+SHAPES["snapshot"] = {
+    "upto": _is_count,
+    **_OBJECTS,
+    "undrained": _list_of(_tuple_of(_is_name, _is_name)),
+    "left?": _list_of(_tuple_of(_is_name, _is_name, _is_generations)),
+    "server_start?": _is_count,
+    "snapshot?": _is_name,
+    "parts?": _is_count,
+}
