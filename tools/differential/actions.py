@@ -44,8 +44,10 @@ def _tell(side: Side, slot: Slot, method: Any) -> None:
 def declare_queue(side: Side, slot: Slot, fields: dict[str, Any]) -> Answer:
     """Declare; what is declared is counted from now on."""
     flags = {name: fields.get(name, False) for name in (*_QUEUE_FLAGS, "nowait")}
-    arguments = side.table(fields["arguments"])
-    method = build(commands.Queue.Declare, queue=side.name(fields["name"]), arguments=arguments, **flags)
+    arguments, name = side.table(fields["arguments"]), side.name(fields["name"])
+    method = build(commands.Queue.Declare, queue=name, arguments=arguments, **flags)
+    if name and not name.startswith("amq."):
+        side.queue_names.add(name)
     if method.nowait:
         slot.last_queue = fields["name"] or slot.last_queue
         _tell(side, slot, method)
@@ -80,6 +82,8 @@ def declare_exchange(side: Side, slot: Slot, fields: dict[str, Any]) -> Answer:
     flags = {name: fields.get(name, False) for name in (*_EXCHANGE_FLAGS, "nowait")}
     names = {"exchange": side.name(fields["name"]), "exchange_type": fields["type"]}
     arguments = side.table(fields["arguments"])
+    if names["exchange"] and not names["exchange"].startswith("amq."):
+        side.exchange_names.add(names["exchange"])
     return _ask(side, slot, build(commands.Exchange.Declare, arguments=arguments, **names, **flags))
 
 
@@ -138,10 +142,25 @@ def publish(side: Side, slot: Slot, fields: dict[str, Any]) -> None:
     properties = dict(fields["properties"])
     if properties.get("reply_to", "").startswith("reply"):
         properties["reply_to"] = side.name(properties["reply_to"])
+    _publish_all(side, slot, method, build_header(properties, headers or None), [fields["body"]])
+
+
+def burst(side: Side, slot: Slot, fields: dict[str, Any]) -> None:
+    """Publish several messages at once."""
+    name = side.name(fields["exchange"])
+    key = side.key(fields["key"]) if name else side.name(fields["key"])
+    method = build(commands.Basic.Publish, exchange=name, routing_key=key)
+    bodies = [f"{fields['body']}.{number}" for number in range(fields["count"])]
+    _publish_all(side, slot, method, build_header({}), bodies)
+
+
+def _publish_all(side: Side, slot: Slot, method: Any, header: bytes, bodies: list[str]) -> None:
     client = side.client(slot)
-    client.publish(slot.channel_no, method, build_header(properties, headers or None), fields["body"].encode())
+    for body in bodies:
+        client.publish(slot.channel_no, method, header, body.encode())
     if slot.has_confirms and not slot.is_tx:
-        client.await_confirm(slot.channel_no)
+        slot.published += len(bodies)
+        client.await_confirms(slot.channel_no, slot.published)
     else:
         side.synchronise()
 
@@ -350,6 +369,7 @@ ACTIONS: dict[str, Action] = {
     "delete_exchange": delete_exchange,
     "purge": purge,
     "publish": publish,
+    "burst": burst,
     "get": get,
     "consume": consume,
     "cancel": cancel,

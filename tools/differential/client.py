@@ -30,13 +30,8 @@ _BASIC_CLASS = 60
 _CAPABILITIES = (
     "publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked", "authentication_failure_close",
 )  # fmt: skip
-_UNASKED = (
-    commands.Basic.Deliver,
-    commands.Basic.Return,
-    commands.Basic.Cancel,
-    commands.Basic.Ack,
-    commands.Basic.Nack,
-)
+_UNASKED = (commands.Basic.Deliver, commands.Basic.Return, commands.Basic.Cancel)
+_CONFIRMS = (commands.Basic.Ack, commands.Basic.Nack)
 _WITH_CONTENT = (commands.Basic.Deliver, commands.Basic.Return, commands.Basic.GetOk)
 
 
@@ -60,6 +55,18 @@ class Channel:
         self.answers: deque[Arrival] = deque()
         self.events: deque[Arrival] = deque()
         self.error: Any = None
+        self.confirmed = 0
+        self._confirmed_late: set[int] = set()
+
+    def on_confirm(self, tag: int, multiple: bool) -> list[int]:
+        """Keep the number up to which all is confirmed; returns what this one confirms."""
+        tags = [*range(self.confirmed + 1, tag)] if multiple else []
+        tags = [*(known for known in tags if known not in self._confirmed_late), tag]
+        self._confirmed_late.update(tags)
+        while self.confirmed + 1 in self._confirmed_late:
+            self.confirmed += 1
+            self._confirmed_late.remove(self.confirmed)
+        return tags
 
 
 class Client:
@@ -125,11 +132,13 @@ class Client:
         self.send(number, method)
         return self.answer(number)
 
-    def await_confirm(self, number: int) -> bool:
-        """Wait until a publish is confirmed (it stays among the events); False when there was a close instead."""
+    def await_confirms(self, number: int, last: int) -> bool:
+        """Wait until all publishes up to this one are confirmed; False when there was a close instead.
+
+        The confirms stay among the events.
+        """
         channel = self._channels[number]
-        confirms = (commands.Basic.Ack, commands.Basic.Nack)
-        self.wait(lambda: channel.error or any(isinstance(event.method, confirms) for event in channel.events))
+        self.wait(lambda: channel.error or channel.confirmed >= last)
         return not (channel.error or self.is_over)
 
     def close(self) -> None:
@@ -223,6 +232,9 @@ class Client:
             self.send(number, build(commands.Channel.CloseOk))
         elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             pass
+        elif isinstance(method, _CONFIRMS):
+            for tag in channel.on_confirm(method.delivery_tag, method.multiple):
+                channel.events.append(Arrival(type(method)(delivery_tag=tag)))
         elif isinstance(method, _UNASKED):
             channel.events.append(arrival)
         else:

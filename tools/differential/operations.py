@@ -305,6 +305,14 @@ class Draw:
             fields |= {"exchange": "", "key": self._one(ADDRESSES), "mandatory": False}
         return Operation("publish", self._slot(), fields)
 
+    def _burst(self) -> Operation:
+        """To one queue, mostly: several consumers and limits share what comes at once."""
+        self._number += 1
+        exchange = self._exchange() if self._is(0.2) else ""
+        key = self._one(KEYS) if exchange else self._queue()
+        fields = {"exchange": exchange, "key": key, "count": self._one((2, 3, 5, 9)), "body": f"m{self._number}"}
+        return Operation("burst", self._slot(), fields)
+
     def _get(self) -> Operation:
         return Operation("get", self._slot(), {"name": self._queue(), "no_ack": self._is(0.3)})
 
@@ -375,7 +383,7 @@ class Draw:
 
 _WEIGHTS: dict[str, float] = {
     "declare_queue": 12, "declare_exchange": 9, "bind_queue": 13, "bind_exchange": 5, "unbind": 7, "delete_queue": 4,
-    "delete_exchange": 3, "purge": 3, "publish": 26, "get": 9, "consume": 8, "cancel": 4, "settle": 14,
+    "delete_exchange": 3, "purge": 3, "publish": 26, "burst": 4, "get": 9, "consume": 8, "cancel": 4, "settle": 14,
     "settle_unknown": 1, "settle_all": 2, "recover": 2, "qos": 4, "close_channel": 2, "close_connection": 0.5,
     "odd": 1, "tx_select": 2, "tx_end": 5, "confirm_select": 0.5,
 }  # fmt: skip

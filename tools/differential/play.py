@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tools.differential.actions import ACTIONS
 from tools.differential.client import Silent
 from tools.differential.known import KNOWN, Known, normal
-from tools.differential.operations import Operation
+from tools.differential.operations import REPLY_TO, Operation
 from tools.differential.side import Key, Side, Slot, View
 
 SLOW_S = 0.06
@@ -117,6 +117,8 @@ def _adapt(side: Side, operation: Operation) -> Operation | None:
             return operation._replace(fields={**fields, "no_ack": True})
         case "cancel" if _holds_single_active(side, slot, fields["tag"]):
             return None  # the next consumer waits here
+        case "consume" if slot.consumers.get(fields["tag"], ("", ""))[1] == REPLY_TO:
+            return None  # two consumers of one tag, which deliveries do not tell apart
         case "consume" if slot.is_global and slot.consumers:
             return None  # which of several goes on under a common limit is chance there
         case "consume" if slot.is_global:  # those without acknowledgements are stopped there

@@ -17,7 +17,7 @@ from pamqp import commands
 from connector.amqp.header import parse as parse_header
 from connector.amqp.methods import build
 from tools.differential.client import Arrival, Channel, Client, Silent
-from tools.differential.operations import EXCHANGES, QUEUES, QUORUM, ROUGH, SLOTS, STILL, JsonTable, Operation
+from tools.differential.operations import EXCHANGES, QUEUES, ROUGH, SLOTS, STILL, JsonTable, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ _POLL_S = 0.004
 _ROUGH_S = 0.02
 #: What servers make up: the name of a queue that was refused (it shows in texts alone), an address for replies.
 _GENERATED = re.compile(r"amq\.gen-[A-Za-z0-9_-]{22}")
+_CONFIRMS = ("Basic.Ack", "Basic.Nack")
 _REPLY_ADDRESS = re.compile(r"amq\.rabbitmq\.reply-to\.[A-Za-z0-9_./+=-]{8,}")
 
 #: A message by what both sides call the same: its queue and its body.
@@ -67,6 +68,7 @@ class Slot:
         self.is_tx = False
         self.is_global = False
         self.has_got = False
+        self.published = 0
 
 
 class Side:
@@ -76,6 +78,9 @@ class Side:
         self._url = url
         self._prefix = prefix
         self.generated: list[str] = []
+        #: what was perhaps declared
+        self.queue_names: set[str] = set()
+        self.exchange_names: set[str] = set()
         self.addresses: list[str] = []
         #: existing queues, each with the connection that is told its counts
         self.alive: dict[str, int] = {}
@@ -135,9 +140,8 @@ class Side:
             with contextlib.suppress(Silent):
                 client.close()
         janitor = Client(self._url)
-        names = [*map(self.name, (*QUEUES, QUORUM)), *self.generated]
-        queues = [build(commands.Queue.Delete, queue=name) for name in names]
-        exchanges = [build(commands.Exchange.Delete, exchange=self.name(name)) for name in EXCHANGES]
+        queues = [build(commands.Queue.Delete, queue=name) for name in (*self.queue_names, *self.generated)]
+        exchanges = [build(commands.Exchange.Delete, exchange=name) for name in self.exchange_names]
         janitor.open(1)
         for method in (*queues, *exchanges):
             janitor.send(1, method)
@@ -252,7 +256,7 @@ class Side:
             tag, queue, _ = slot.consumers.pop(method.consumer_tag)
             self._deliveries.setdefault(f"{slot.number}/{tag}/{queue}", []).append("cancelled")
         else:
-            events.append([method.name, method.delivery_tag, method.multiple])
+            events.append([method.name, method.delivery_tag])
 
     def _on_delivery(self, slot: Slot, arrival: Arrival) -> None:
         method = arrival.method
@@ -275,7 +279,7 @@ class Side:
             self.synchronise()
         self.gather()
         self._clean_up()
-        events = {number: events for number, events in self._events.items() if events}
+        events = {number: _ordered(events) for number, events in self._events.items() if events}
         return View(self._answer, events, {k: list(v) for k, v in self._deliveries.items()}, counts)
 
     def _has_more(self) -> bool:
@@ -325,3 +329,9 @@ class Side:
                 return
             if not client.is_over:
                 client.open(CONTROL)
+
+
+def _ordered(events: list[Any]) -> list[Any]:
+    """Confirms in ascending order, in the places where there are some: which of several comes first is chance."""
+    confirms = iter(sorted(event for event in events if event[0] in _CONFIRMS))
+    return [next(confirms) if event[0] in _CONFIRMS else event for event in events]
