@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lock = FolderLock(options.data_dir, options.lock_wait)
         try:
-            core = Core(options.data_dir, quirks.ON if options.quirks == "on" else quirks.OFF)
+            chosen = quirks.ON if options.quirks == "on" else quirks.OFF
+            core = Core(options.data_dir, chosen, has_afterlife=options.afterlife)
             _run(_serve(core, options))
         finally:
             lock.release()
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="gRPC port; 0 chooses one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--quirks", choices=("on", "off"), default="off", help="reproduce KubeMQ's awkward behaviours")
+    parser.add_argument("--afterlife", action="store_true", help="when killed, withhold messages as KubeMQ does")
     parser.add_argument("--parent-pipe", action="store_true", help="end when standard input ends")
     parser.add_argument(
         "--lock-wait", type=float, default=_LOCK_WAIT_S, metavar="SECONDS", help="wait for the data folder to be free"

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from connector.embedded.afterlife import Afterlife
 from connector.embedded.cache import RecordCache
 from connector.embedded.catalog import Catalog
 from connector.embedded.delays import Delays
@@ -29,7 +30,9 @@ CACHE_BYTES = 64 * 1024 * 1024
 class Core:
     """The server without its gRPC methods.  ``start`` must run in the event loop."""
 
-    def __init__(self, folder: Path, quirks: Quirks, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, folder: Path, quirks: Quirks, cache_bytes: int = CACHE_BYTES, *, has_afterlife: bool = False
+    ) -> None:
         self.quirks = quirks
         self.store = Store(folder)
         self.marks = DeliveryMarks(folder, fresh=self.store.is_fresh)
@@ -44,6 +47,7 @@ class Core:
         self.event_channels = [stored for stored in self.store.load() if not self._recover(stored.kind, stored)]
         self.marks.trust()
         self.event_positions = self.store.load_positions()
+        self.afterlife = Afterlife(folder, self.engine) if has_afterlife else None
 
     def start(self) -> None:
         """Begin to write, and to deliver what was delayed."""
@@ -54,6 +58,8 @@ class Core:
     def close(self) -> None:
         """Stop, with everything on disk.  Blocks for the last group."""
         self.delays.stop()
+        if self.afterlife is not None:
+            self.afterlife.close()
         self.store.close()
         self.marks.close()
 

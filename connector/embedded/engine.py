@@ -88,11 +88,16 @@ class QueueChannel:
         return sum(last_sent - first + 1 for last_sent in seen if last_sent >= first)
 
 
+def _nobody_reads(_sequences: Sequence[int]) -> None:
+    """Whoever it was for is dead."""
+
+
 class Engine:
     """All queues of the server."""
 
     def __init__(self, storage: Storage, quirks: Quirks, schedule: Schedule, cache: RecordCache) -> None:
         self.channels: dict[str, QueueChannel] = {}
+        self.on_members: Callable[[QueueChannel], object] | None = None  # told when a queue's members change
         self.cache = cache
         self._storage = storage
         self._quirks = quirks
@@ -132,6 +137,18 @@ class Engine:
                 member.pending.update(dict.fromkeys(back))
                 on_messages(back)
         self._deliver(channel)
+        if self.on_members is not None:
+            self.on_members(channel)
+        return member
+
+    def resurrect(self, channel: QueueChannel, max_items: int) -> Member:
+        """A member of an earlier life, with what it had unsettled: first of all that was given back by its death."""
+        member = Member(channel, max_items, _nobody_reads)
+        channel.members.append(member)
+        channel.was_read = True
+        member.last_sent = channel.last_sent
+        member.pending.update(dict.fromkeys(channel.returned[:max_items]))
+        del channel.returned[:max_items]
         return member
 
     def settle(self, member: Member, sequences: Collection[int], *, forget: bool = True) -> None:
@@ -176,6 +193,8 @@ class Engine:
             self._hand_over(channel, orphans)
         if members:
             self._deliver(channel)
+        if self.on_members is not None:
+            self.on_members(channel)
 
     def records(self, channel: QueueChannel, sequences: Iterable[int]) -> list[Record | None]:
         """The cached records of these Sequences, None where the body must be read from disk."""

@@ -35,6 +35,7 @@ class EventCalls:
     def __init__(self, core: Core) -> None:
         self.log = EventLog(core)
         self._fan = EventFan()
+        self._afterlife = core.afterlife
         self._clients: set[str] = set()
 
     async def send(self, event: pb.Event, context: SendContext) -> pb.Result:
@@ -86,6 +87,8 @@ class EventCalls:
 
     async def _follow_log(self, request: pb.Subscribe, context: SubscribeContext) -> None:
         client_id = request.ClientID
+        if self._afterlife is not None:
+            self._afterlife.drop(client_id)
         if not await self._claim(client_id):
             await context.abort(grpc.StatusCode.INTERNAL, rules.CLIENT_ID_IN_USE)
         try:

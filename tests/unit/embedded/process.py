@@ -33,6 +33,11 @@ class EmbeddedProcess:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def log(self) -> str:
+        """What it has written to standard error since the folder was new."""
+        return self._log.read_text()
+
+    @property
     def child(self) -> subprocess.Popen[bytes]:
         """The running process."""
         assert self._child is not None
