@@ -62,6 +62,7 @@ MARKS = (
     "in_flight_high_bytes",
     "output_high_bytes",
     "memory_queues_high_bytes",
+    "held_high_bytes",
     "partial_high_bytes",
     "client_bodies_size",
     "unread_high_bytes",
@@ -242,6 +243,7 @@ class App:
             outbox_high_bytes=config.outbox_high_bytes,
             outbox_high_count=config.outbox_high_count,
             memory_high_bytes=config.memory_queues_high_bytes,
+            held_high_bytes=config.held_high_bytes,
             arriving=Arriving(config.partial_high_bytes, config.client_bodies_size),
             store_retention_s=self._retention_s(),
         )
@@ -329,6 +331,7 @@ class App:
             queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
             tasks=len(asyncio.all_tasks()),
             partial_bytes=hub.arriving.size if hub else 0,
+            held_bytes=hub.held_bytes if hub else 0,
             **self._client_bytes(),
         )
 

@@ -308,6 +308,14 @@ class Config:
         minimum=4096,
         maximum=1024**3,
     )
+    held_high_bytes: int = _setting(
+        512 * 1024**2,
+        "Bytes of messages delivered or read ahead and not acknowledged, all queues together, at which a queue is read "
+        "one message at a time, and not at all while its clients hold some.",
+        kind.size,
+        minimum=1024**2,
+        maximum=64 * 1024**3,
+    )
     unread_high_bytes: int = _setting(
         16 * 1024**2,
         "Bytes of replies sent to one client that does not read them, at which its requests are not read either.",

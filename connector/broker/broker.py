@@ -95,6 +95,7 @@ class Broker(Observer):
         self.requeues_in_place = settings.requeues_in_place
         self.memory_bytes = 0
         self.memory_limit_bytes = settings.memory_limit_bytes
+        self.is_full = False
         self.hub = self
         self.topology = Topology(self)
         self.outboxes = [Outbox(lambda lane=lane: hooks.wake_lane(lane)) for lane in range(settings.lanes)]  # type: ignore[misc]

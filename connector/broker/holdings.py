@@ -76,6 +76,11 @@ class Holdings:
         return len(self.held) + len(self.ready) + len(self.moving) + len(self.settled)
 
     @property
+    def mine_bytes(self) -> int:
+        """What the messages of the open transaction take, about."""
+        return self._mine_bytes
+
+    @property
     def ready_count(self) -> int:
         """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
         return len(self.ready) + self.counts.count

@@ -95,9 +95,16 @@ class Lease(Holdings):
     room, without another round trip or re-read.
     """
 
-    def __init__(self, credit: Callable[[], int], now: Callable[[], float], read_ahead: int = 1) -> None:
+    def __init__(
+        self,
+        credit: Callable[[], int],
+        now: Callable[[], float],
+        read_ahead: int = 1,
+        is_pressed: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__(now)
         self._credit = credit
+        self._is_pressed = is_pressed  # for memory: nothing is read before it is asked for
         self._pacing = Pacing(read_ahead)
         self.state = State.IDLE
         self.transaction_id = ""
@@ -277,7 +284,9 @@ class Lease(Holdings):
 
     def _runs_low(self, now: float) -> bool:
         """Somebody will, before a refill can have answered."""
-        return self.counts.count > 0 and self._pacing.runs_low(now, self.taken_count, len(self.ready))
+        if self.counts.count <= 0 or self._is_pressed():
+            return False
+        return self._pacing.runs_low(now, self.taken_count, len(self.ready))
 
     def _is_overdue(self, still: bool, now: float, due: list[float]) -> bool:
         """Whether what was read ahead has waited long enough for somebody; else adds when it will have."""
@@ -337,6 +346,8 @@ class Lease(Holdings):
         self._relinking = mine = self.mine_count
         self._everything = None
         new = min(self._wished(mine), self.counts.count)
+        if self._is_pressed():
+            new = min(new, self._wanted())
         if new > 0:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
             new = max(min(new, self._new_cap, room), 0 if mine else 1)

@@ -45,6 +45,7 @@ class Hub(Protocol):
     counters: Counters
     memory_bytes: int
     memory_limit_bytes: int
+    is_full: bool  #: messages read from KubeMQ take up as much memory as they may
     requeues_in_place: bool  #: a requeued message goes back to its old place, else to the tail
     get_batch: int  #: credit of a waiting ``basic.get``: it reads a little ahead, for the gets that follow
 
@@ -253,7 +254,7 @@ class StoredQueue(Queue):
     def __init__(self, record: QueueRecord, hub: Hub, kubemq_channel: str, outbox: Outbox) -> None:
         super().__init__(record, hub)
         self.kubemq_channel = kubemq_channel
-        self.current = Source(self, kubemq_channel, 0, Lease(self.credit, hub.clock, READ_AHEAD))
+        self.current = Source(self, kubemq_channel, 0, self._new_lease(self.credit))
         self.older: list[Source] = []
         self.lease = self._taking = self.current.lease
         self.ready = self.lease.ready
@@ -264,6 +265,18 @@ class StoredQueue(Queue):
         self._submitted = 0
         self._resolved = 0
         self._store_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def _new_lease(self, credit: Callable[[], int]) -> Lease:
+        hub = self._hub
+        return Lease(credit, hub.clock, READ_AHEAD, lambda: hub.is_full)
+
+    def credit(self) -> int:
+        """As above; above the process's mark one message at a time, and none to consumers that have some (CO-23)."""
+        credit = super().credit()
+        if not self._hub.is_full:
+            return credit
+        has_some = any(source.lease.mine_count for source in self.sources)
+        return 0 if has_some and not self._gets else min(credit, 1)
 
     @property
     def is_idle(self) -> bool:
@@ -291,7 +304,7 @@ class StoredQueue(Queue):
 
     def make_source(self, kubemq_channel: str, generation: int) -> Source:
         """A channel that is to be one of its sources."""
-        lease = Lease(lambda: credit_after(self, generation), self._hub.clock, READ_AHEAD)
+        lease = self._new_lease(lambda: credit_after(self, generation))
         return Source(self, kubemq_channel, generation, lease)
 
     def use(self, source: Source) -> None:

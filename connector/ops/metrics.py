@@ -39,6 +39,7 @@ class Gauges:
     tasks: int = 0
     kubemq_moves: int = 0
     partial_bytes: int = 0
+    held_bytes: int = 0
     in_flight_bytes: int = 0
     queued_bytes: int = 0
     output_bytes: int = 0
@@ -146,6 +147,7 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_withheld_messages", "Stored, but a crashed KubeMQ server withholds them", ("messages_withheld",)),
     ("kubemq_amqp_queues_in_doubt", "Queues examined or moved after a restart of KubeMQ", ("queues_in_doubt",)),
     ("kubemq_amqp_partial_bytes", "Bytes of messages that have arrived in part", ("partial_bytes",)),
+    ("kubemq_amqp_held_bytes", "Bytes read from KubeMQ and not acknowledged", ("held_bytes",)),
     ("kubemq_amqp_in_flight_bytes", "Bytes published and not stored yet, of all clients", ("in_flight_bytes",)),
     ("kubemq_amqp_queued_bytes", "Bytes waiting behind slow methods, of all clients", ("queued_bytes",)),
     ("kubemq_amqp_output_bytes", "Bytes waiting to be sent to clients", ("output_bytes",)),

@@ -61,12 +61,14 @@ class Hub:
         outbox_high_count: int,
         memory_high_bytes: int,
         arriving: Arriving,
+        held_high_bytes: int,
         store_retention_s: float = 0.0,
     ) -> None:
         self.broker = Broker(settings, time.monotonic, self, counters)
         self.store = store
         self.connections: set[Connection] = set()
         self.arriving = arriving
+        self._held_high_bytes = held_high_bytes
         self._tasks = tasks
         self._readers: dict[Source, QueueReader] = {}
         self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
@@ -194,6 +196,23 @@ class Hub:
         elif size > high_bytes or count > high_count:
             self.set_alarm(CONGESTED, is_on=True)
 
+    @property
+    def held_bytes(self) -> int:
+        """What has been read from KubeMQ and is not acknowledged, of all queues."""
+        return sum([reader.held_bytes for reader in self._readers.values()])
+
+    def _check_held(self) -> None:
+        """Above the mark queues are read one message at a time, and only by those that have none (CO-23)."""
+        broker = self.broker
+        high = self._held_high_bytes // 2 if broker.is_full else self._held_high_bytes
+        is_full = self.held_bytes > high
+        if is_full == broker.is_full:
+            return
+        broker.is_full = is_full
+        log.warning("clients hold as much as they may" if is_full else "clients hold less again", bytes=self.held_bytes)
+        for source in self._readers:
+            broker.mark_dirty(source.queue)
+
     def on_ping(self, server: ServerInfo | None) -> None:
         """KubeMQ has answered a Ping, or has not (None)."""
         self.is_reachable = server is not None
@@ -238,6 +257,7 @@ class Hub:
             for connection in list(self.connections):
                 self._tick_one(connection, now)
             self.arriving.on_tick(now)
+            self._check_held()
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.settle()
 

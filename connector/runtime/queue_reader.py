@@ -66,6 +66,11 @@ class QueueReader:
             StepKind.EXAMINE: self._examine,
         }
 
+    @property
+    def held_bytes(self) -> int:
+        """What has been read and is not acknowledged."""
+        return self._lease.mine_bytes
+
     def wake(self) -> None:
         """Something changed: look at the next step again."""
         self._wake.set()

@@ -322,3 +322,47 @@ def test_an_idle_queue_without_a_channel_is_counted_too(model: BrokerModel, queu
         assert model.call(model.vhost.purge_queue, "q", None).value == 0
     else:
         assert model.delete("q").value == 0
+
+
+# ------------------------------------------------------------------------------------------------- memory
+def test_under_pressure_a_queue_is_read_one_message_at_a_time(model: BrokerModel, queue: StoredQueue) -> None:
+    """CO-23: no refusal, no stall, and nobody is starved by what others hold."""
+    model.broker.is_full = True
+    consumer = model.consume("q")
+    model.publish("", "q", *[b"%d" % number for number in range(5)])
+    model.settle()
+    assert consumer.bodies == [b"0"]
+    for number in range(1, 5):
+        for message in take(consumer):
+            queue.settle(message)
+        model.settle()
+        assert consumer.bodies == [b"%d" % number]
+    model.publish("", "q", b"5", b"6")
+    model.settle()
+    assert consumer.bodies == [b"4"]
+    assert queue.lease.mine_count == 1, "nothing is read ahead"
+    model.broker.is_full = False
+    model.broker.mark_dirty(queue)
+    model.settle()
+    assert consumer.bodies == [b"4", b"5", b"6"]
+
+
+def test_a_get_is_answered_under_pressure(model: BrokerModel, queue: StoredQueue) -> None:
+    consumer = model.consume("q", Consumer(1))
+    model.publish("", "q", b"0", b"1", b"2")
+    model.settle()
+    model.broker.is_full = True
+    assert consumer.bodies == [b"0"]
+    got = [model.call(queue.get).value[0].body for _ in range(2)]
+    assert got == [b"1", b"2"]
+
+
+def test_a_purge_is_done_under_pressure(model: BrokerModel, queue: StoredQueue) -> None:
+    consumer = model.consume("q", Consumer(1))
+    model.publish("", "q", b"0", b"1", b"2")
+    model.settle()
+    model.broker.is_full = True
+    done: list[int] = []
+    queue.purge(done.append)
+    model.settle(3)
+    assert (done, consumer.bodies, queue.ready_count) == ([2], [b"0"], 0)

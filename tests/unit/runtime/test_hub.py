@@ -56,7 +56,8 @@ async def end_with_a_late_queue() -> list[str]:
         tasks = Tasks(group, Counters())
         hub = Hub(
             settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
-            outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000, arriving=Arriving(1000, 0),
+            outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000, held_high_bytes=1000,
+            arriving=Arriving(1000, 0),
         )  # fmt: skip
         hub.start()
         await hub.sync.loaded.wait()

@@ -147,7 +147,7 @@ async def running(store: FakeKubeMQ, log: FakeTopologyLog) -> AsyncIterator[Runn
         hub = Hub(
             Settings(), store, log, tasks, Counters(), publish_deadline_s=5.0, declare_deadline_s=5.0,
             outbox_high_bytes=1_000_000, outbox_high_count=10_000, memory_high_bytes=1_000_000,
-            arriving=Arriving(1_000_000, 0),
+            arriving=Arriving(1_000_000, 0), held_high_bytes=1_000_000,
         )  # fmt: skip
         started: list[asyncio.Task[Any]] = []
 
