@@ -74,9 +74,13 @@ class TopologySync:
         """Apply events as they come; after a lost link from the start again, skipping what is known."""
         pause_s = MIN_PAUSE_S
         while True:
+            is_first = True
             try:
                 async for sequence, data in self._log.follow():
                     if sequence:
+                        if is_first:
+                            self._check_gap(sequence)
+                            is_first = False
                         self._apply(sequence, data)
                         continue
                     pause_s = MIN_PAUSE_S
@@ -89,6 +93,12 @@ class TopologySync:
             self.is_following = False
             await asyncio.sleep(jittered(pause_s))
             pause_s = min(MAX_PAUSE_S, pause_s * 2)
+
+    def _check_gap(self, first: int) -> None:
+        """After a lost link the log begins with what is known already; else what came between is gone for us."""
+        known = self._broker.topology.version
+        if self._broker.is_loaded and 0 < known < first:
+            log.error("declarations were lost, restart this connector", known=known, first=first)
 
     def _apply(self, sequence: int, data: bytes) -> None:
         if sequence > self._last[0]:

@@ -189,12 +189,12 @@ async def test_a_replay_that_falls_silent_is_a_broken_link(client: KubeMQClient,
 
 
 async def test_silence_after_the_end_is_normal(client: KubeMQClient, events_store: EventsStore) -> None:
-    log = KubeMQTopologyLog(client, "amqp.~test", silence_s=0.02)
+    log = KubeMQTopologyLog(client, "amqp.~test", silence_s=0.3)
     async with aclosing(log.follow()) as follower:
         assert await anext(follower) == END
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(outcome(anext(follower)))
-            await asyncio.wait([waiting], timeout=0.06)
+            await asyncio.wait([waiting], timeout=0.6)
             assert not waiting.done()
             waiting.cancel()
     await log.close()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from connector.broker.broker import Broker
 from connector.broker.ports import Rejected
@@ -96,6 +97,33 @@ async def test_a_lost_link_is_followed_again() -> None:
         await until(lambda: log.follow_count == 2 and replica.sync.is_following)
         answer = replica.declare("q")
         await until(lambda: answer.is_there)
+
+
+class ForgetfulLog(FakeTopologyLog):
+    """Has forgotten the first events when it is followed again."""
+
+    forgotten = 0
+
+    async def follow(self) -> AsyncIterator[tuple[int, bytes]]:
+        async for sequence, event in super().follow():
+            if not 0 < sequence <= self.forgotten:
+                yield sequence, event
+
+
+@pytest.mark.parametrize(("forgotten", "is_told"), [(1, False), (2, True)])
+async def test_who_was_away_too_long_says_so(forgotten: int, is_told: bool) -> None:
+    """What others declared meanwhile cannot be known any more: better loud than wrong in silence."""
+    log = ForgetfulLog()
+    async with Replica(log).running() as replica:
+        answers = [replica.declare("a"), replica.declare("b")]
+        await until(lambda: all(answer.is_there for answer in answers))
+        log.forgotten = forgotten
+        log.lose()
+        await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+        with capture_logs() as told:
+            answer = replica.declare("c")
+            await until(lambda: answer.is_there)
+    assert ["declarations were lost" in entry["event"] for entry in told] == [True] * is_told
 
 
 async def test_an_event_that_is_not_taken_fails_its_operation() -> None:
