@@ -340,6 +340,7 @@ class App:
         connections = list(self._hub.connections) if self._hub else []
         return {
             "in_flight_bytes": sum(connection.in_flight.size for connection in connections),
+            "tx_bytes": sum(connection.tx_bytes for connection in connections),
             "queued_bytes": sum(connection.queued.size for connection in connections),
             "output_bytes": sum(client.output_bytes for client in self._limit.clients),
             "paused_connections": sum(bool(connection.reading.reasons) for connection in connections),

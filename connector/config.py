@@ -332,7 +332,7 @@ class Config:
     )
     tx_max_size: int = _setting(
         64 * 1024**2,
-        "Bytes that may be published in one transaction; more is refused (406), as only its commit would make room.",
+        "Bytes that one client may publish in open transactions; more is refused (406), as only a commit makes room.",
         kind.size,
         minimum=64 * 1024,
         maximum=1024**3,

@@ -42,6 +42,7 @@ class Gauges:
     held_bytes: int = 0
     in_flight_bytes: int = 0
     queued_bytes: int = 0
+    tx_bytes: int = 0
     output_bytes: int = 0
     paused_connections: int = 0
 
@@ -149,6 +150,7 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_partial_bytes", "Bytes of messages that have arrived in part", ("partial_bytes",)),
     ("kubemq_amqp_held_bytes", "Bytes read from KubeMQ and not acknowledged", ("held_bytes",)),
     ("kubemq_amqp_in_flight_bytes", "Bytes published and not stored yet, of all clients", ("in_flight_bytes",)),
+    ("kubemq_amqp_tx_bytes", "Bytes published in transactions that are not committed", ("tx_bytes",)),
     ("kubemq_amqp_queued_bytes", "Bytes waiting behind slow methods, of all clients", ("queued_bytes",)),
     ("kubemq_amqp_output_bytes", "Bytes waiting to be sent to clients", ("output_bytes",)),
     ("kubemq_amqp_paused_connections", "Clients not read for now, for any reason", ("paused_connections",)),

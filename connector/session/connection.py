@@ -67,6 +67,8 @@ class Connection:
     and after ``flush`` queues may be waiting for ``broker.dispatch``.
     """
 
+    tx_bytes = 0  #: published in transactions that are not committed yet, on all channels
+
     def __init__(
         self,
         broker: Broker,

@@ -36,7 +36,7 @@ class SessionPolicy:
     output_high_bytes: int = MIB
     #: Replies written to a client that does not read, at which its requests are not read either.
     unread_high_bytes: int = 16 * MIB
-    #: Published in one transaction; more is refused with 406, as only its commit would make room.
+    #: Published in the open transactions of one connection; more is refused with 406, as only a commit makes room.
     tx_max_bytes: int = 64 * MIB
     #: What the bodies on one connection that have begun may add up to; one alone is always taken.
     client_bodies_bytes: int = 128 * MIB

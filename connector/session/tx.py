@@ -46,9 +46,12 @@ class Transaction:
 
         Bindings count as they are now, queues as they are at the commit, as with RabbitMQ.
         """
-        self._size += len(header) + len(body) + OVERHEAD_BYTES
-        most = self._channel.connection.policy.tx_max_bytes
-        if self._size > most:
+        connection = self._channel.connection
+        size = len(header) + len(body) + OVERHEAD_BYTES
+        self._size += size
+        connection.tx_bytes += size
+        most = connection.policy.tx_max_bytes
+        if connection.tx_bytes > most:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"transaction is larger than configured max size {most}")
         queues, stripped = self._channel.vhost.route(exchange, routing_key, header)
         if exchange:
@@ -67,12 +70,16 @@ class Transaction:
     def roll_back(self) -> None:
         """Forget the publishes; the deliveries are undecided again, under the tags they have."""
         self._publishes.clear()
-        self._size = 0
+        self._forget_size()
         undecided: dict[int, Entry] = {}
         for _, taken in self._decisions:
             undecided.update(taken)
         self._decisions.clear()
         self._channel.unacked.restore(undecided)
+
+    def _forget_size(self) -> None:
+        self._channel.connection.tx_bytes -= self._size
+        self._size = 0
 
     # ------------------------------------------------------------------ commit
 
@@ -80,7 +87,7 @@ class Transaction:
         """Publish, and go on when the last result is there."""
         channel = self._channel
         publishes, self._publishes = self._publishes, []
-        self._size = 0
+        self._forget_size()
         self._failure = ""
         for message in publishes:
             publish.hand_over(channel, self.ledger, message)

@@ -204,6 +204,22 @@ def test_a_transaction_has_a_size(world: World) -> None:
     assert count(client, queue) == 8
 
 
+def test_the_limit_is_for_all_channels_of_a_client(world: World) -> None:
+    client = Dialogue(world, tx_max_bytes=10_000).shake_hands(channels=(1, 2, 3))
+    queue = client.declare(channel_no=3)
+    for channel_no in (1, 2):
+        client.call(channel_no, commands.Tx.Select)
+        for _ in range(2):
+            client.publish(channel_no, queue, bytes(2000))
+    client.publish(2, queue, bytes(2000))
+    text = "PRECONDITION_FAILED - transaction is larger than configured max size 10000"
+    client.expect_close(406, text, (60, 40), channel_no=2)
+    assert client.connection.tx_bytes < 5000, "what the closed channel had is free"
+    client.publish(1, queue, bytes(2000))
+    client.call(1, commands.Tx.Commit)
+    assert client.connection.tx_bytes == 0
+
+
 # --------------------------------------------------------------------------------------------- acknowledgements
 @BOTH_KINDS
 def test_a_rollback_gives_the_decisions_back(world: World, client: Dialogue, fields: dict[str, Any]) -> None:
