@@ -21,6 +21,7 @@ import structlog
 
 from connector.amqp.wire import table_from_python
 from connector.backend.kubemq.client import KubeMQClient
+from connector.backend.kubemq.peer_bus import KubeMQPeerBus
 from connector.backend.kubemq.store import KubeMQStore
 from connector.backend.kubemq.topology_log import KubeMQTopologyLog
 from connector.broker.counters import Counters
@@ -184,6 +185,7 @@ class App:
         link = self._link = Link(store)
         await link.connect()
         hub = self._hub = self._make_hub(store, client, tasks)
+        hub.enter(KubeMQPeerBus(client), config.member_timeout_s, is_alone=self._child is not None)
         tasks.keep("ping", lambda: link.run(hub))
         hub.start()
         await hub.sync.loaded.wait()
@@ -193,11 +195,17 @@ class App:
         if definitions is not None:
             await desk.apply_at_start(definitions, config.definitions_file)
         await server.start_serving()
+        if hub.broker.member_count > 1:
+            log.warning(
+                "other connectors are on this KubeMQ: the consumers of one queue are served by one of them at a time",
+                connectors=hub.broker.member_count,
+            )
         log.info(
             "listening",
             amqp=f"amqp://{config.host}:{server.sockets[0].getsockname()[1]}",
             ops=f"http://{config.ops_host}:{self._ops.port}",
             kubemq=client.address,
+            connectors=hub.broker.member_count,
             queues=len(hub.broker.topology.queues),
             seconds=round(time.monotonic() - started, 2),
         )
@@ -318,7 +326,7 @@ class App:
             channels=self._counters.channels_opened - self._counters.channels_closed,
             consumers=sum(len(queue.consumers) for queue in queues),
             queues=len(queues),
-            messages_ready=sum(queue.ready_count for queue in queues),
+            messages_ready=sum(queue.ready_count for queue in queues if queue.is_owned),
             messages_unacked=sum(queue.unacked_count for queue in queues),
             outbox_count=sum(len(outbox) + outbox.aside_count for outbox in outboxes),
             outbox_bytes=sum(outbox.size_bytes for outbox in outboxes),
@@ -328,6 +336,8 @@ class App:
             queues_shared=sum(source.lease.sharing.is_on for source in sources),
             oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
             messages_withheld=sum(source.lease.unreadable_count for source in sources),
+            members=hub.broker.member_count if hub else 0,
+            consumers_waiting=sum(len(queue.consumers) for queue in queues if not queue.is_owned),
             queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
             tasks=len(asyncio.all_tasks()),
             partial_bytes=hub.arriving.size if hub else 0,
@@ -355,6 +365,7 @@ class App:
         if self._hub is not None:
             config = self._config
             await drain(self._hub, ack_s=config.drain_ack_s, deadline_s=config.drain_deadline_s)
+            await self._hub.leave()
 
     async def _release(self) -> None:
         if self._ops is not None:

@@ -237,6 +237,15 @@ class Config:
         minimum=0,
         maximum=10 * 365 * 86400,
     )
+    member_timeout_s: float = _setting(
+        6.0,
+        "Seconds after which the connectors on one KubeMQ take one that is not heard for dead, and read its queues. "
+        "Equal on all of them.",
+        kind.seconds,
+        name="member_timeout_seconds",
+        minimum=1,
+        maximum=600,
+    )
     publish_deadline_s: float = _setting(
         30.0,
         "Seconds a published message may wait for KubeMQ before it is nacked (without confirms: 541).",

@@ -18,6 +18,12 @@ TOPOLOGY_CHANNEL = "amqp.~topology"
 TOPOLOGY_START = "amqp-start"
 """Tag of its events: the Sequence from which on the log is enough, as a snapshot comes after it."""
 
+
+def peer_channel(replica: str) -> str:
+    """Events channel on which one connector is told something, or all of them with ""."""
+    return f"amqp.~peer.{replica}" if replica else "amqp.~peers"
+
+
 MAX_CHANNEL_BYTES = 240
 """The longest channel ever produced, in bytes of UTF-8."""
 

@@ -73,6 +73,11 @@ class Backlog:
         self.stored_count += 1
         self._net += 1
 
+    def on_announced(self, count: int) -> None:
+        """Another connector has stored so many."""
+        self.stored_count += count
+        self._net += count
+
     def on_refused(self) -> None:
         """One that was on its way is not stored."""
         self.pending_count -= 1

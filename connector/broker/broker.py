@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from connector.broker.backlog import NEVER
+from connector.broker.census import Census
 from connector.broker.counters import Counters
 from connector.broker.errors import NotFound
 from connector.broker.generations import Generations
-from connector.broker.latest import Latest
+from connector.broker.group import Group
 from connector.broker.outbox import Outbox
-from connector.broker.ports import ChannelInfo, TimedOut
+from connector.broker.ports import TimedOut
 from connector.broker.queue import Queue, StoredQueue
 from connector.broker.recovery import Recovery
 from connector.broker.snapshots import Assembly, is_snapshot, replay, split
+from connector.broker.solo import Solo
 from connector.broker.topology import (
     VERSION,
     ExchangeRecord,
@@ -38,18 +40,16 @@ from mapping.message_ids import MessageIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from connector.broker.backlog import Snapshot
     from connector.broker.exchanges.binding import BindingKey
-    from connector.broker.ports import Clock, Done
-    from connector.broker.sources import Source
+    from connector.broker.group import Identity
+    from connector.broker.ports import Clock, Done, QueueOwner
+    from connector.broker.vhost_exchanges import Others
 
 #: A snapshot of the topology is written after so many events, or half as many as there are objects if that is more.
 SNAPSHOT_EVENTS = 1000
 #: A deletion of what an earlier life left over is tried again after this.
 LEFTOVER_RETRY_S = 0.5
 DEFAULT_VHOST = "default"
-#: What QueuesInfo would say of a channel that it does not list.
-_NO_CHANNEL = ChannelInfo("", 0, 0, 0, 0, 0)
 
 
 class Hooks(Protocol):
@@ -60,6 +60,9 @@ class Hooks(Protocol):
 
     def wake_reader(self, queue: StoredQueue) -> None:
         """The queue's lease may have a step to perform."""
+
+    def stop_readers(self, queue: StoredQueue) -> None:
+        """Another connector reads the queue: end the readers of its channels, and their streams, at once."""
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """Call ``done`` after a QueuesInfo call that begins after this, or after a short deadline."""
@@ -84,11 +87,11 @@ class Settings(Protocol):
     vhosts: list[str]
 
 
-class Broker(Observer):
+class Broker(Census, Observer):
     """One replica's broker; ``replica`` is 12 hexadecimal digits, new at every start."""
 
     def __init__(self, settings: Settings, clock: Clock, hooks: Hooks, counters: Counters | None = None) -> None:
-        self.clock = clock
+        super().__init__(clock)
         self.counters = counters or Counters()
         self.replica = secrets.token_hex(6)
         self.get_batch = settings.get_batch
@@ -108,13 +111,12 @@ class Broker(Observer):
         self._event_no = 0
         self._appending: dict[str, tuple[Done, float]] = {}
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._drained_here: set[tuple[str, str]] = set()
+        self.group: Group | None = None
+        self._solo = Solo()
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._assembly = Assembly(keep=False)
         self.log_start = 0  # who reads the log from this Sequence on knows all; 0 before we know it ourselves
-        self._by_reported_name: dict[str, list[Source]] = {}
-        self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
-        self._latest = Latest(clock)
-        self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
         self.recovery = Recovery(self)
         #: by the label of ``mapping.names``: "/", "" and "default" are one
         self.vhosts: dict[str, VirtualHost] = {}
@@ -160,121 +162,100 @@ class Broker(Observer):
         """An auto-delete queue lost its last consumer."""
         self._vhost(queue.record.vhost).on_unused(queue)
 
-    # ------------------------------------------------------------------ counting
+    # ------------------------------------------------------------------ the other connectors
 
-    def needs_poll(self) -> bool:
-        """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
-        return any(
-            queue.consumers or source.lease.mine_count or source.lease.counts.purge_left
-            for queue in self._active
-            for source in queue.sources
-        )
+    def enter(self, identity: Identity, timeout_s: float, wake: Callable[[], None], *, is_alone: bool) -> Group:
+        """Be one of several connectors from the end of loading on; without this the broker takes itself for alone."""
+        group = self.group = Group(self, wake, identity, timeout_s, is_alone_at_start=is_alone)
+        for vhost in self.vhosts.values():
+            vhost.replies.place = self.replica
+        return group
 
-    def sources(self) -> Iterator[Source]:
-        """Every channel of every stored queue, of deleted ones that are being emptied too."""
-        return (source for group in self._by_reported_name.values() for source in group)
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients may come: the topology is known, and what does not survive a restart is gone."""
+        return self.is_loaded and not self.leftover_count and (self.group is None or self.group.is_ready)
 
-    def stored_queues(self) -> Iterator[StoredQueue]:
-        """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""
-        return (source.queue for source in self.sources() if source.is_current)
+    @property
+    def member_count(self) -> int:
+        """Living connectors on this KubeMQ."""
+        return max(1, len(self.topology.members.living))
 
-    def add_source(self, source: Source) -> None:
-        """One more channel is counted."""
-        self._by_reported_name.setdefault(names.reported_name(source.kubemq_channel), []).append(source)
+    @property
+    def others(self) -> Others:
+        """See ``vhost.Shared``."""
+        return self.group or self._solo
 
-    def remove_source(self, source: Source) -> None:
-        """A channel is not counted any more."""
-        group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), [])
-        if source in group:
-            group.remove(source)
+    @property
+    def away(self) -> QueueOwner:
+        """See ``base_queue.Hub``."""
+        return self.group.away if self.group else self._solo
 
-    def begin_snapshot(self) -> list[tuple[Source, Snapshot]]:
-        """Note the counters of every lease that is not idle: a QueuesInfo call begins."""
-        self._latest.begin()
-        return [(source, source.lease.begin_snapshot()) for queue in self._active for source in queue.sources]
-
-    def on_snapshot(self, began: list[tuple[Source, Snapshot]], rows: list[ChannelInfo]) -> None:
-        """QueuesInfo has answered: correct every lease's known backlog.
-
-        KubeMQ trims reported names; where several of our queues share one, only the first sight uses the numbers
-        (the largest), afterwards the counters alone are right (design.md section 6).
-        """
-        found = _by_name(rows)
-        self._latest.on_rows(found)
-        seen = set()
-        for source, mark in began:
-            name = names.reported_name(source.kubemq_channel)
-            seen.add(name)
-            self._count(source, mark, found.get(name, []))
-            if not source.is_current:
-                self.recovery.retire(source)
-            if source.lease.backlog:
-                self.mark_dirty(source.queue)
-            elif source.queue.is_idle:
-                self._active.pop(source.queue, None)
-        for name in found.keys() - seen:  # what natives have put into queues that were idle
-            candidates = found[name]
-            for source in self._by_reported_name.get(name, ()):
-                if source.queue not in self._active:
-                    self._count(source, source.lease.begin_snapshot(), candidates)
-                    if source.lease.backlog:
-                        self._active[source.queue] = None
-
-    def count_new(self, queue: StoredQueue) -> None:
-        """Nobody can have used a queue that was made this moment: its first count may be a second old."""
-        latest, source = self._latest, queue.current
-        if latest.is_fresh() and not queue.older and not source.generation:
-            found = latest.rows.get(names.reported_name(source.kubemq_channel), [])
-            self._count(source, source.lease.begin_snapshot(), found)
-            source.lease.counts.known_at = latest.since
-
-    def counted_at(self, queue: StoredQueue) -> float:
-        """When the queue was counted last: all that are idle are counted by every call."""
-        known_at = queue.lease.counts.known_at
-        if queue in self._active or known_at == NEVER:
-            return known_at
-        return max(known_at, self._latest.since)
-
-    def look(self, source: Source, rows: list[ChannelInfo]) -> tuple[int | None, int]:
-        """What these rows say of one channel: (waiting, None when its reported name is shared; subscribers)."""
-        name = names.reported_name(source.kubemq_channel)
-        found = [row for row in rows if row.name == name]
-        is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(found) > 1
-        subscribers = max([row.subscribers for row in found], default=0)
-        return (None if is_shared else sum(row.waiting for row in found)), subscribers
-
-    def count(self, source: Source, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
-        """As ``on_snapshot`` for one channel; returns what is waiting, None when the reported name is shared."""
-        if rows is not self._indexed[0]:
-            self._indexed = (rows, _by_name(rows))
-        return self._count(source, began, self._indexed[1].get(names.reported_name(source.kubemq_channel), []))
-
-    def _count(self, source: Source, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
-        lease = source.lease
-        group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), ())
-        is_shared = len(group) > 1 or len(candidates) > 1
-        if is_shared and lease.counts.known_at > NEVER:
-            lease.counts.known_at = self.clock()
-            return None  # nor is it known whose subscribers they are
-        most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
-        lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
-        subscribers = max([info.subscribers for info in candidates], default=0)
-        last_sequence = None if is_shared else most.last_sequence
-        if lease.on_snapshot(most.waiting, mark, last_sequence, subscribers):
-            self._on_sharing(source, subscribers)
-        if lease.is_doubtful:
-            self.recovery.look(source)
-        return None if is_shared else max(0, most.waiting - lease.counts.withheld)
-
-    def _on_sharing(self, source: Source, subscribers: int) -> None:
-        """Somebody else reads the channel, perhaps, or no longer."""
-        sharing = source.lease.sharing
-        if sharing.is_on and not sharing.is_certain:
-            self.refresh_counts(lambda: None)
+    def when_told(self, done: Callable[[], None]) -> None:
+        """See ``base_queue.Hub``."""
+        if self.group is None:
+            done()
         else:
-            what = "channel is read by others" if sharing.is_on else "channel is read by us alone"
-            self.report(what, kubemq_channel=source.kubemq_channel, subscribers=subscribers)
-        self.mark_dirty(source.queue)
+            self.group.when_told(done)
+
+    def on_consumers_changed(self, queue: Queue) -> None:
+        """See ``base_queue.Hub``."""
+        if self.group is not None:
+            self.group.desk.on_consumers_changed(queue)
+
+    def consumers_elsewhere(self, queue: Queue) -> tuple[int, bool]:
+        """See ``base_queue.Hub``."""
+        return (0, False) if self.group is None else self.group.desk.consumers_elsewhere(queue)
+
+    def may_read(self) -> bool:
+        """Whether messages may be fetched and acknowledged at this moment."""
+        return self.group is None or self.group.may_read()
+
+    def host(self, name: str) -> VirtualHost:
+        """See ``peer_desk.Around``."""
+        return self._vhost(name)
+
+    def hosts(self) -> list[VirtualHost]:
+        """See ``peer_desk.Around``."""
+        return list(self.vhosts.values())
+
+    def all_stored(self) -> list[StoredQueue]:
+        """Every queue with a KubeMQ channel that is not deleted."""
+        return [queue for queue in self.stored_queues() if not queue.is_deleted]
+
+    def give(self, queue: StoredQueue, taker: str) -> None:
+        """See ``peer_desk.Around``."""
+        if self.group is not None:
+            self.group.give(queue, taker)
+
+    def start_reading(self, queue: StoredQueue, seen: dict[str, int] | None) -> None:
+        """Begin anew with this queue, whose reader we are or are not any more (``is_owned``)."""
+        is_fresh = queue.is_owned and queue.lease.counts.known_at == NEVER
+        if not is_fresh:  # else nobody has read it here, and it is as at the start
+            self._hooks.stop_readers(queue)
+            for source in queue.sources:
+                self.remove_source(source)
+            queue.start_anew(names.kubemq_channel(queue.record.vhost, queue.name))
+            self.add_source(queue.current)
+            self.recovery.restore(queue)
+        elif queue.record.generations.moving:
+            self.recovery.on_moving(queue)
+        for source in queue.sources:
+            source.lease.handed_out_upto = (seen or {}).get(str(source.generation))
+        self.mark_dirty(queue)
+        if queue.is_owned and (queue.consumers or seen is not None):
+            self.refresh_counts(queue.credit_changed)
+
+    def look_for_drains(self) -> None:
+        """Deleted queues that are ours to empty, and are not being emptied by us yet."""
+        for key in list(self.topology.undrained):
+            self._draining.setdefault(key, [])
+            if self._is_drainer(key) and key not in self._drained_here:
+                left = self.topology.left.get(key) or Generations()
+                self.drain(self.stored_queue(QueueRecord(*key, generations=left)))
+
+    def _is_drainer(self, key: tuple[str, str]) -> bool:
+        return self.group is None or self.topology.drainer_of(key) == self.group.me
 
     def report(self, what: str, **facts: object) -> None:
         """See ``Hooks``."""
@@ -285,6 +266,7 @@ class Broker(Observer):
         channel = names.kubemq_channel(record.vhost, record.name)
         outbox = self.outboxes[crc32(channel.encode("utf-8")) % len(self.outboxes)]
         queue = StoredQueue(record, self, channel, outbox)
+        queue.is_owned = self.group is None or not record.id or self.group.is_mine(record)
         self._active[queue] = None
         self.add_source(queue.current)
         self.recovery.restore(queue)
@@ -299,9 +281,12 @@ class Broker(Observer):
         self._event_no += 1
         event_id = f"{self.replica}.{self._event_no}"
         self._appending[event_id] = (done, self.clock())
-        self._hooks.append_event(
-            event_id, encode_event({"v": VERSION, "id": event_id, "member": self.replica, **event})
-        )
+        self._hooks.append_event(event_id, encode_event({"v": VERSION, "id": event_id, "member": self.member, **event}))
+
+    @property
+    def member(self) -> str:
+        """Who writes our events."""
+        return self.group.me if self.group and self.group.me else self.replica
 
     def on_append_failed(self, event_id: str, error: Exception) -> None:
         """The log did not take the event, or not provably."""
@@ -329,8 +314,12 @@ class Broker(Observer):
             self._latest.on_emptied()
         done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
         if done is not None:
-            done(changed)
-        if self.topology.events_since_snapshot >= self._snapshot_after():
+            answer = done
+            if self.group is None:
+                answer(changed)
+            else:
+                self.group.peers.when_applied(sequence, lambda: answer(changed))
+        if self.topology.events_since_snapshot >= self._snapshot_after() and self._is_first:
             self.write_snapshot()
 
     def _on_snapshot(self, sequence: int, event: dict[str, Any]) -> bool:
@@ -368,22 +357,35 @@ class Broker(Observer):
         self.topology.events_since_snapshot = event_count
         self.log_start = snapshot["upto"] + 1 if snapshot is not None else 1
         self.is_loaded = True
-        for vhost, name in list(self.topology.undrained):
-            left = self.topology.left.get((vhost, name)) or Generations()
-            self.drain(self.stored_queue(QueueRecord(vhost, name, generations=left)))
         self.recovery.check_server()
+        if self.group is None:
+            self.look_for_drains()
+            self.drop_leftovers(self.topology.version + 1)
+        else:
+            self.group.join()
+        if self.topology.events_since_snapshot >= self._snapshot_after() and self._is_first:
+            self.write_snapshot()
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this connector writes for all."""
+        return self.group is None or self.topology.members.oldest == self.group.me
+
+    def drop_leftovers(self, before: int) -> None:
+        """Delete what is not durable and was declared before this event: whoever used it is gone."""
+        topology = self.topology
+        gone = [record for record in topology.exchanges.values() if not record.durable and record.id < before]
         for event in (
-            *[queue_deleted(queue) for queue in self.topology.queues.values() if not queue.durable],
-            *[
-                name_event("exchange.deleted", exchange.vhost, exchange.name)
-                for exchange in self.topology.exchanges.values()
-                if not exchange.durable
-            ],
+            *[queue_deleted(q) for q in topology.queues.values() if not q.durable and q.id < before],
+            *[{**name_event("exchange.deleted", e.vhost, e.name), "exchange_id": e.id} for e in gone],
         ):
             self.leftover_count += 1
             self._drop_leftover(event)
-        if self.topology.events_since_snapshot >= SNAPSHOT_EVENTS:
-            self.write_snapshot()
+        self._check_leftovers()
+
+    def _check_leftovers(self) -> None:
+        if not self.leftover_count and self.group is not None:
+            self.group.tell_ready()
 
     def _drop_leftover(self, event: dict[str, Any]) -> None:
         """Delete what does not survive a restart; nobody may use it before it is gone, so never give up."""
@@ -393,11 +395,14 @@ class Broker(Observer):
                 self._hooks.call_later(LEFTOVER_RETRY_S, lambda: self._drop_leftover(event))
             else:
                 self.leftover_count -= 1
+                self._check_leftovers()
 
         self.append(event, answer)
 
     def write_snapshot(self) -> None:
         """Write the whole state into the log, so that its beginning may be forgotten."""
+        if not self._is_first:
+            return
         self._event_no += 1
         self._write_parts(split(self.topology.snapshot_event(), f"{self.replica}.{self._event_no}"))
 
@@ -410,21 +415,49 @@ class Broker(Observer):
     # ------------------------------------------------------------------ deleted queues
 
     def drain(self, queue: StoredQueue) -> None:
-        """Empty the channel of a deleted queue; until then the name cannot be declared again."""
+        """Empty the channel of a deleted queue; until then the name cannot be declared again.
+
+        Where another connector does that, only wait for it.
+        """
         key = (queue.record.vhost, queue.name)
-        self._draining[key] = []
+        self._draining.setdefault(key, [])
+        if not self._is_drainer(key):
+            queue.start_anew(queue.kubemq_channel)
+            queue.abandon()
+            self._forget(queue)
+            return
+        self._drained_here.add(key)
+        queue.is_owned = True
         queue.close(lambda: self._on_drained(key, queue))
+
+    def _forget(self, queue: StoredQueue) -> None:
+        self._hooks.stop_readers(queue)
+        for source in queue.sources:
+            self.remove_source(source)
+        self._active.pop(queue, None)
 
     def _on_drained(self, key: tuple[str, str], queue: StoredQueue) -> None:
         for source in queue.sources:
             self.remove_source(source)
         self._active.pop(queue, None)
 
-        def answer(_result: object) -> None:
-            for done in self._draining.pop(key, []):
-                done()
+        def answer(result: object) -> None:
+            if isinstance(result, Exception):
+                self._hooks.call_later(LEFTOVER_RETRY_S, log)
+            else:
+                self.on_queue_drained(*key)
 
-        self.append(name_event("queue.drained", *key), answer)
+        def log() -> None:
+            self.append(name_event("queue.drained", *key), answer)
+
+        log()
+
+    def on_queue_drained(self, vhost: str, name: str) -> None:
+        """Whoever waits to declare a queue of this name may."""
+        key = (vhost, name)
+        self._drained_here.discard(key)
+        for done in self._draining.pop(key, []):
+            done()
 
     def when_drained(self, vhost: str, name: str, done: Callable[[], None]) -> bool:
         """False when no deleted queue of this name is being emptied; else ``done`` follows when it is empty."""
@@ -462,6 +495,18 @@ class Broker(Observer):
         if isinstance(queue, StoredQueue):
             self.recovery.on_rescued(queue)
 
+    def on_members_changed(self) -> None:
+        """See ``Group``."""
+        if self.group is not None:
+            self.group.on_members_changed()
+            self.recovery.check_server()
+
+    def on_owner_changed(self, record: QueueRecord, seen: dict[str, int]) -> None:
+        """See ``Group``."""
+        queue = self._vhost(record.vhost).queues.get(record.name)
+        if self.group is not None and isinstance(queue, StoredQueue):
+            self.group.update(queue, seen)
+
     def on_exchange_created(self, record: ExchangeRecord) -> None:
         """See ``VirtualHost``."""
         self._vhost(record.vhost).on_exchange_created(record)
@@ -478,16 +523,14 @@ class Broker(Observer):
         """See ``VirtualHost``."""
         self._vhost(vhost).on_unbound(key)
 
+    def _reply_elsewhere(self, vhost: str, name: str) -> Queue | None:
+        return None if self.group is None else self.group.desk.reply_queue(vhost, name)
+
     def _vhost(self, name: str) -> VirtualHost:
         label = names.vhost_label(name)
         vhost = self.vhosts.get(label)
         if vhost is None:
             vhost = self.vhosts[label] = VirtualHost(DEFAULT_VHOST if label == DEFAULT_VHOST else name, self)
+            vhost.replies.elsewhere = self._reply_elsewhere
+            vhost.replies.place = "" if self.group is None else self.replica
         return vhost
-
-
-def _by_name(rows: list[ChannelInfo]) -> dict[str, list[ChannelInfo]]:
-    found: dict[str, list[ChannelInfo]] = {}
-    for row in rows:
-        found.setdefault(row.name, []).append(row)
-    return found

@@ -25,7 +25,8 @@ _RESERVED = "amq."
 def is_well_formed(event: Mapping[str, Any]) -> bool:
     """Whether the event has all fields of its type, with values of their kinds."""
     shape = SHAPES.get(event["type"])
-    return _is_text(event.get("id", "")) and (shape is None or _fits(event, shape))
+    has_writer = _is_text(event.get("id", "")) and _is_text(event.get("member", ""))
+    return has_writer and (shape is None or _fits(event, shape))
 
 
 def _fits(value: Mapping[str, Any], shape: Mapping[str, Check]) -> bool:
@@ -106,6 +107,16 @@ def _is_older(value: Any) -> bool:
     )
 
 
+def _is_seen(value: Any) -> bool:
+    """Sequences by generation."""
+    return isinstance(value, dict) and all(map(_is_count, value.values()))
+
+
+def _is_undrained(value: Any) -> bool:
+    """Virtual host, name, and in later versions who empties it."""
+    return _tuple_of(_is_name, _is_name)(value) or _tuple_of(_is_name, _is_name, _is_text)(value)
+
+
 _GENERATIONS: dict[str, Check] = {"current": _is_count, "moving": _is_count, "reason": _is_text, "older": _is_older}
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
 _BINDING: dict[str, Check] = {
@@ -133,6 +144,10 @@ SHAPES: dict[str, dict[str, Check]] = {
     "queue.moved": {**_NAMED, "generation": _is_count, "withheld": _is_count, "copied": _list_of(_is_count)},
     "queue.retired": {**_NAMED, "generation": _is_count},
     "queue.rescued": _NAMED,
+    "queue.claimed": {**_NAMED, "queue_id": _is_count, "who": _is_name},
+    "queue.given": {**_NAMED, "queue_id": _is_count, "giver": _is_name, "taker": _is_name, "seen": _is_seen},
+    "member.joined": {"who": _is_name, "host": _is_text, "process": _is_text},
+    "member.left": {"who": _is_name},
     "server.started": {"start_time": _is_count},
     "exchange.declared": {
         "vhost": _is_name,
@@ -142,8 +157,9 @@ SHAPES: dict[str, dict[str, Check]] = {
         "auto_delete": _is_flag,
         "internal": _is_flag,
         "arguments": _is_table,
+        "exchange_id?": _is_count,
     },
-    "exchange.deleted": {**_NAMED, "if_unused?": _is_flag},
+    "exchange.deleted": {**_NAMED, "exchange_id?": _is_count, "if_unused?": _is_flag},
     "queue.bound": _BINDING,
     "queue.unbound": _BINDING,
 }
@@ -156,7 +172,10 @@ SHAPES["snapshot.part"] = {"snapshot": _is_name, **{f"{name}?": check for name, 
 SHAPES["snapshot"] = {
     "upto": _is_count,
     **_OBJECTS,
-    "undrained": _list_of(_tuple_of(_is_name, _is_name)),
+    "undrained": _list_of(_is_undrained),
+    "members?": _list_of(_tuple_of(_is_name, _is_count, _is_text, _is_text)),
+    "claims?": _list_of(_tuple_of(_is_name, _is_name, _is_name)),
+    "heir?": _tuple_of(_is_text, _is_count),
     "left?": _list_of(_tuple_of(_is_name, _is_name, _is_generations)),
     "server_start?": _is_count,
     "snapshot?": _is_name,

@@ -113,6 +113,7 @@ class Lease(Holdings):
         self.is_doubtful = False  #: so it is examined before anything else
         self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
         self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
+        self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
         self._peeks = 0
         self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
@@ -143,6 +144,18 @@ class Lease(Holdings):
         return counts.known_at > NEVER and not (
             self.wants_reader() or counts.count or counts.pending_count or counts.purge_left
         )
+
+    @property
+    def is_unused(self) -> bool:
+        """True when no transaction is open, nothing is mine, and nobody waits: another may read instead."""
+        return self.state is State.IDLE and not self.wants_reader() and not (self.orphans or self.departed)
+
+    def leave(self) -> None:
+        """Another one reads the channel from now on: nothing here is mine any more."""
+        self.state = State.IDLE
+        self.transaction_id = ""
+        self.abandon()
+        self.trust()
 
     # ------------------------------------------------------------------ the known backlog
 
@@ -185,6 +198,8 @@ class Lease(Holdings):
         if self.counts.known_at > NEVER:
             return
         upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
+        if self.handed_out_upto is not None:  # whoever read before us has said so
+            upto = min(upto, self.handed_out_upto)
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
         self.inherited_upto = last_sequence
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connector.broker.lease import State
 from connector.broker.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from connector.broker.lease import Lease
     from connector.broker.sources import Source
 
 
@@ -127,12 +125,4 @@ class Move:
             for message in waiting.values():
                 message.sequence, message.kubemq_channel = 0, channel
         self.target.lease.counts.on_given_back(self.stored_count)
-        evacuate(lease)
-
-
-def evacuate(lease: Lease) -> None:
-    """Everything of this lease is elsewhere, or done with."""
-    lease.state = State.IDLE
-    lease.transaction_id = ""
-    lease.abandon()
-    lease.trust()
+        lease.leave()

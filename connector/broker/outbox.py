@@ -171,4 +171,4 @@ def watch_repeated(batch: Sequence[Outgoing]) -> None:
     for submission in cast("Sequence[Submission]", batch):
         message_ids.setdefault(submission.queue, []).append(submission.message.message_id)
     for queue, ids in message_ids.items():
-        queue.lease.watch_repeated(ids)
+        queue.watch_repeated(ids)

@@ -7,7 +7,7 @@ requeued copies, by the lease.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from connector.broker.message import Message
 
@@ -205,6 +205,50 @@ class Consumer(Protocol):
 
     def on_queue_gone(self) -> None:
         """The queue was deleted: forget the consumer and tell the client if it can be told (CO-26)."""
+
+
+class QueueOwner(Protocol):
+    """The owner of a queue, wherever it is, as a connector that does not read the queue itself uses it.
+
+    ``done`` gets the result or the exception that ended the operation, as with the queue's own methods.
+    """
+
+    def publish(self, queue: Any, message: Message, receipt: Receipt, token: int) -> None:
+        """Store a copy in a queue in the owner's memory; the receipt is told."""
+
+    def count(self, queue: Any, done: Callable[[int, int], None], failed: Callable[[object], None]) -> None:
+        """``done`` gets ready messages and consumers, everywhere."""
+
+    def purge(self, queue: Any, done: Callable[[object], None]) -> None:
+        """Drop what is ready; the number."""
+
+    def acquire(self, queue: Any, done: Callable[[bool], None]) -> None:
+        """Read the queue here from now on, if nobody else does: False when its owner uses it."""
+
+    def want(self, queue: Any) -> None:
+        """Somebody consumes here: read the queue here as soon as its owner lets go."""
+
+    def on_grown(self, queue: Any) -> None:
+        """A message was stored in a queue that the owner reads."""
+
+    def when_sure(self, queue: Any, done: Callable[[], None]) -> None:
+        """``done`` when a queue in the owner's memory is known to be there still, or gone."""
+
+    def watch_repeated(self, queue: Any, message_ids: list[str]) -> None:
+        """These are stored a second time."""
+
+    def owner_of(self, queue: Any) -> str:
+        """The member that has it; "" for nobody."""
+
+
+class PeerBus(Protocol):
+    """What connectors on one KubeMQ tell each other: transient, it may be lost, doubled or swapped."""
+
+    async def send(self, to: str, data: bytes) -> None:
+        """To one connector, or to all with ""; raises StoreError when the link is down."""
+
+    def listen(self, to: str) -> AsyncIterator[bytes]:
+        """What comes for this connector, or for all with "", from now on; raises StoreError when the link breaks."""
 
 
 #: Called once with the result of a slow operation, or with the exception that ended it.

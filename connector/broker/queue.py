@@ -1,19 +1,17 @@
-"""A queue: its consumers, waiting gets, one settlement path, and where its messages live.
+"""A queue whose messages live in KubeMQ: in one channel, read through a lease, or after a move in several.
 
-``Queue`` is what all queues share; ``StoredQueue`` (a KubeMQ channel read through a lease) and ``MemoryQueue``
-(``memory_queue.py``) say where messages come from.  Knows no frames, reply codes or tasks; the
-``Hub`` is its only way out.
+Owns what is on its way to KubeMQ, and which lease a message belongs to; consumers, gets and turns are
+``base_queue.py``'s.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from connector.broker.arguments import acknowledgement_timeout_s
 from connector.broker.backlog import NEVER
-from connector.broker.consumers import Consumers, SingleActive
-from connector.broker.errors import AccessRefused, Locked
+from connector.broker.base_queue import Hub, Queue
+from connector.broker.errors import Locked, NotFound
 from connector.broker.latest import FRESH_S
 from connector.broker.lease import Lease
 from connector.broker.message import Message
@@ -25,10 +23,11 @@ from mapping import names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from connector.broker.counters import Counters
     from connector.broker.move import Move
-    from connector.broker.ports import Clock, Consumer, Done, Receipt
+    from connector.broker.ports import Consumer, Done, Receipt
     from connector.broker.topology import QueueRecord
+
+__all__ = ["DRAIN_ROUNDS", "FRESH_S", "READ_AHEAD", "RETRY_S", "Hub", "Queue", "StoredQueue"]
 
 #: A Get brings so many times what consumers can take at once (measured: docs/performance.md).
 READ_AHEAD = 4
@@ -36,211 +35,6 @@ READ_AHEAD = 4
 DRAIN_ROUNDS = 3
 #: Pause before a refused copy is stored again.
 RETRY_S = 0.1
-
-
-class Hub(Protocol):
-    """What a queue needs from the broker around it."""
-
-    clock: Clock
-    counters: Counters
-    memory_bytes: int
-    memory_limit_bytes: int
-    is_full: bool  #: messages read from KubeMQ take up as much memory as they may
-    requeues_in_place: bool  #: a requeued message goes back to its old place, else to the tail
-    get_batch: int  #: credit of a waiting ``basic.get``: it reads a little ahead, for the gets that follow
-
-    def mark_dirty(self, queue: Queue) -> None:
-        """Dispatch this queue at the end of the batch."""
-
-    def wake_reader(self, queue: StoredQueue) -> None:
-        """Its lease may have something to do."""
-
-    def refresh_counts(self, done: Callable[[], None]) -> None:
-        """Call ``done`` after a QueuesInfo call that begins now or later, or after a short deadline without it."""
-
-    def counted_at(self, queue: StoredQueue) -> float:
-        """When KubeMQ was last asked what is in the queue, ``NEVER`` before the first time."""
-
-    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run ``action`` after a while."""
-
-    def add_source(self, source: Source) -> None:
-        """One more channel is counted."""
-
-    def next_message_id(self) -> str:
-        """A new MessageID, unique among all stored copies."""
-
-    def on_unused(self, queue: Queue) -> None:
-        """The last consumer of an auto-delete queue is gone."""
-
-
-class Queue:
-    """One queue as the session sees it."""
-
-    is_stored = False
-
-    def __init__(self, record: QueueRecord, hub: Hub, owner: object = None) -> None:
-        self.record = record
-        self.name = record.name
-        self.owner = owner
-        self.is_deleted = False
-        is_single_active = record.arguments.get("x-single-active-consumer") == ("t", True)
-        self.consumers: Consumers = SingleActive() if is_single_active else Consumers()
-        self.consumer_timeout_s = acknowledgement_timeout_s(record.arguments)
-        self._hub = hub
-        self._gets: deque[Done] = deque()
-        self.is_dirty = False
-        self.ready: deque[Message] = deque()
-
-    @property
-    def label(self) -> str:
-        """What texts call the queue."""
-        vhost = self.record.vhost
-        return f"queue '{self.name}' in vhost '{'/' if vhost == 'default' else vhost}'"
-
-    # ------------------------------------------------------------------ consumers
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        """Attach a consumer; raises AccessRefused when one side wants the queue for itself (CO-28)."""
-        if not self.consumers.admits(consumer):
-            raise AccessRefused(f"{self.label} in exclusive use")
-        self.consumers.add(consumer)
-        self._hub.mark_dirty(self)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Detach a consumer: nothing is delivered to it any more; an auto-delete queue may go (QU-06)."""
-        consumers = self.consumers
-        if not consumers.remove(consumer):
-            return
-        self._hub.mark_dirty(self)
-        if not consumers and self.record.auto_delete and not self.is_deleted:
-            self._hub.on_unused(self)
-
-    def credit_changed(self) -> None:
-        """A consumer has room again, or has lost it."""
-        self._hub.mark_dirty(self)
-
-    def credit(self) -> int:
-        """How many messages could be handed out right now."""
-        free = self.consumers.credit()
-        return free + self._hub.get_batch if self._gets else free
-
-    # ------------------------------------------------------------------ handing out
-
-    def dispatch(self) -> None:
-        """Hand out ready messages: waiting gets first, then consumers in turn."""
-        self.is_dirty = False
-        ready = self.ready
-        consumers = self.consumers
-        consumers.begin_round()
-        while ready:
-            if self._gets:
-                message = self._take()
-                self._gets.popleft()((message, self.ready_count))
-                continue
-            consumer = consumers.next()
-            if consumer is None:
-                break
-            message = self._take()
-            if consumer.no_ack:
-                self._settle(message)
-            consumer.deliver(message)
-
-    def get(self, done: Done) -> None:
-        """``basic.get``: ``done`` is called with (message, ready messages left), or with None when empty (CO-09)."""
-        if self.consumers.is_single_active:
-            reason = "basic.get operations are not supported by queues with single active consumer"
-            done(Locked(f"cannot obtain access to locked {self.label}. {reason}"))
-        else:
-            self._look(done)
-
-    def _look(self, done: Done) -> None:
-        """Get when it is known what there is."""
-        self.when_counted(lambda: self._get_now(done))
-
-    def _get_now(self, done: Done) -> None:
-        if self.is_deleted or self.ready_count == 0:
-            done(None)
-            return
-        self._gets.append(done)
-        self._hub.mark_dirty(self)
-
-    def settle(self, message: Message) -> None:
-        """Acknowledged, or rejected without requeue: the message is done with."""
-        self._settle(message)
-        if not self.is_dirty:
-            self._hub.mark_dirty(self)
-
-    def requeue(self, messages: list[Message]) -> None:
-        """Refused by their client, or lost with its channel: redelivered, in the order given (CO-15, CO-17)."""
-        if self._hub.requeues_in_place:
-            messages = [message for message in reversed(messages) if not self._return(message)][::-1]
-        self._append_again(messages)
-        self._hub.mark_dirty(self)
-
-    def give_back(self, message: Message) -> None:
-        """The client never saw it: back in its place, its redelivered mark unchanged."""
-        self._put_back(message)
-        self._hub.mark_dirty(self)
-
-    # ------------------------------------------------------------------ what the two kinds say
-
-    @property
-    def ready_count(self) -> int:
-        """Ready messages (QU-01)."""
-        return len(self.ready)
-
-    @property
-    def unacked_count(self) -> int:
-        """Delivered and unsettled."""
-        raise NotImplementedError
-
-    def publish(self, message: Message, receipt: Receipt, token: int) -> None:
-        """Accept one copy of its own; the receipt is told once whether it is stored."""
-        raise NotImplementedError
-
-    def when_counted(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the counts are fresh and every publish accepted before is stored."""
-        raise NotImplementedError
-
-    def when_acknowledged(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when what was settled and requeued so far has provably arrived where messages are kept."""
-        raise NotImplementedError
-
-    def purge(self, done: Callable[[int], None]) -> None:
-        """Drop what is ready; ``done`` is told how many."""
-        raise NotImplementedError
-
-    def close(self, done: Callable[[], None]) -> None:
-        """The queue is deleted: consumers go, what is left is dropped; ``done`` when nothing of it remains."""
-        self.is_deleted = True
-        consumers, self.consumers = self.consumers, Consumers()
-        for consumer in consumers:
-            consumer.on_queue_gone()
-        gets, self._gets = self._gets, deque()
-        for get in gets:
-            get(None)
-        self._drain(done)
-
-    def _take(self) -> Message:
-        raise NotImplementedError
-
-    def _settle(self, message: Message) -> None:
-        raise NotImplementedError
-
-    def _put_back(self, message: Message) -> None:
-        raise NotImplementedError
-
-    def _return(self, message: Message) -> bool:
-        """Into its old place, redelivered; False when it is not there any more."""
-        raise NotImplementedError
-
-    def _append_again(self, messages: list[Message]) -> None:
-        """To the tail, redelivered."""
-        raise NotImplementedError
-
-    def _drain(self, done: Callable[[], None]) -> None:
-        raise NotImplementedError
 
 
 class StoredQueue(Queue):
@@ -259,6 +53,8 @@ class StoredQueue(Queue):
         self.lease = self._taking = self.current.lease
         self.ready = self.lease.ready
         self.is_held = False
+        self.is_owned = True
+        self._is_drained_elsewhere = False
         self.move: Move | None = None
         self._outbox = outbox
         self._moves = MoveReceipt(self)
@@ -271,7 +67,12 @@ class StoredQueue(Queue):
         return Lease(credit, hub.clock, READ_AHEAD, lambda: hub.is_full)
 
     def credit(self) -> int:
-        """As above; above the process's mark one message at a time, and none to consumers that have some (CO-23)."""
+        """As above; none where another connector reads.
+
+        Above the process's mark one message at a time, and none to consumers that have some (CO-23).
+        """
+        if not self.is_owned:
+            return 0
         credit = super().credit()
         if not self._hub.is_full:
             return credit
@@ -281,6 +82,8 @@ class StoredQueue(Queue):
     @property
     def is_idle(self) -> bool:
         """True when nothing is known to be in the channel and nobody waits: only a native producer can change that."""
+        if not self.is_owned:
+            return not self.is_dirty
         if self.consumers or self._gets or self.is_deleted or self.is_dirty or self.older:
             return False
         return self.lease.is_idle
@@ -295,7 +98,53 @@ class StoredQueue(Queue):
         """Delivered and unsettled."""
         return sum([len(source.lease.held) + len(source.lease.adopted.held) for source in self.sources])
 
+    @property
+    def is_unused(self) -> bool:
+        """True when nobody here takes or holds anything of it, and nothing is under way: another may read it."""
+        if self.consumers or self._gets or self.is_dirty or self.is_held or self.move or self.unacked_count:
+            return False
+        return all(source.lease.is_unused for source in self.sources)
+
+    def count(self, done: Callable[[int, int], None], failed: Done) -> None:
+        """As above; where another connector reads, by that one."""
+        if self.is_owned:
+            super().count(done, failed)
+        else:
+            self._hub.away.count(self, done, failed)
+
+    def watch_repeated(self, message_ids: list[str]) -> None:
+        """These are stored a second time: whoever reads the queue drops second copies."""
+        if self.is_owned:
+            self.lease.watch_repeated(message_ids)
+        else:
+            self._hub.away.watch_repeated(self, message_ids)
+
+    def on_grown(self, count: int) -> None:
+        """Another connector has stored so many messages."""
+        if self.lease.counts.known_at > NEVER:
+            self.lease.counts.on_announced(count)
+            self._hub.mark_dirty(self)
+
     # ------------------------------------------------------------------ sources
+
+    def start_anew(self, kubemq_channel: str) -> None:
+        """Its first channel is read from scratch, or no longer, by us: what was read before is another's by now.
+
+        What clients still hold is known no more: what they decide about it changes nothing.
+        """
+        pending_count = self.lease.counts.pending_count
+        for source in self.sources:
+            source.lease.leave()
+        self.older.clear()
+        self.move = None
+        self.kubemq_channel = kubemq_channel
+        self.current = self.make_source(kubemq_channel, 0)
+        self.lease = self._taking = self.current.lease
+        self.lease.counts.pending_count = pending_count
+        self.ready = self.lease.ready
+        gets, self._gets = self._gets, deque()
+        for get in gets:
+            self._look(get)
 
     @property
     def sources(self) -> list[Source]:
@@ -347,11 +196,14 @@ class StoredQueue(Queue):
     def add_consumer(self, consumer: Consumer) -> None:
         """As above; the first one makes the reader look at the channel."""
         super().add_consumer(consumer)
-        if self._hub.clock() - self.lease.counts.known_at > FRESH_S:
+        if self.is_owned and self._hub.clock() - self.lease.counts.known_at > FRESH_S:
             self._hub.refresh_counts(self.credit_changed)
 
     def dispatch(self) -> None:
         """As above; then the reader may have acks to send or messages to fetch."""
+        if not self.is_owned:
+            self.is_dirty = False
+            return
         lease = self.lease
         if self.older:
             self._dispatch_all()
@@ -415,6 +267,9 @@ class StoredQueue(Queue):
         """The oldest unresolved submission is stored."""
         self.lease.counts.on_stored()
         self._resolve()
+        if not self.is_owned:
+            self._hub.away.on_grown(self)
+            return
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 
@@ -453,6 +308,9 @@ class StoredQueue(Queue):
 
     def _look(self, done: Done) -> None:
         """As above; what is known to be there is read without asking for fresh counts."""
+        if not self.is_owned:
+            self._hub.away.acquire(self, lambda is_ours: self._look(done) if is_ours else done(self._read_elsewhere()))
+            return
 
         def look() -> None:
             if self.ready_count:
@@ -463,6 +321,10 @@ class StoredQueue(Queue):
         self.when_stored(look)
 
     def _when_fresh(self, done: Callable[[], None]) -> None:
+        """After what others have stored is known, and what natives have, if that was not asked for a second."""
+        self._hub.when_told(lambda: self._when_fresh_here(done))
+
+    def _when_fresh_here(self, done: Callable[[], None]) -> None:
         counted_at = self._hub.counted_at(self)
         if self._hub.clock() - counted_at <= FRESH_S:
             done()
@@ -486,11 +348,20 @@ class StoredQueue(Queue):
 
         ask()
 
-    def purge(self, done: Callable[[int], None]) -> None:
+    def _read_elsewhere(self) -> Exception:
+        if self.is_deleted:
+            return NotFound(f"no {self.label}")
+        reader = self._hub.away.owner_of(self)
+        return Locked(f"cannot obtain access to {self.label}: it is in use on connector {reader or 'unknown'}")
+
+    def purge(self, done: Done) -> None:
         """Through the lease: read and acknowledge up to the backlog of this moment (KI-13).
 
-        Never by an old count: what it does not know of would stay.
+        Never by an old count: what it does not know of would stay.  Where another connector reads, by that one.
         """
+        if not self.is_owned and not self.is_deleted:
+            self._hub.away.purge(self, done)
+            return
 
         def start() -> None:
             count = self.ready_count
@@ -502,8 +373,16 @@ class StoredQueue(Queue):
 
         self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
 
+    def abandon(self) -> None:
+        """The queue is deleted, and another connector empties its channel."""
+        self.release()
+        self._is_drained_elsewhere = True
+        self.close(lambda: None)
+
     def _drain(self, done: Callable[[], None]) -> None:
-        """As above; what a move that was not finished has stored in its new channel goes too."""
+        if self._is_drained_elsewhere:
+            done()
+            return
         self.release()
         move, generation = self.move, self.record.generations.moving
         if move is not None and move.is_running:

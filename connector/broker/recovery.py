@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connector.broker.generations import queue_moved, queue_moving, queue_retired, server_started
-from connector.broker.move import Move, evacuate
+from connector.broker.move import Move
 from mapping import names
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Recovery:
         if known:
             self._around.report("KubeMQ was restarted: its queues are examined", start_time=self._server_start)
             for source in self._around.sources():
-                if not source.queue.is_deleted:
+                if not source.queue.is_deleted and source.queue.is_owned:
                     source.lease.doubt()
                     if source.lease.counts.withheld:  # the restart may have freed it
                         source.lease.counts.withheld = 0
@@ -154,7 +154,8 @@ class Recovery:
     def on_moving(self, queue: StoredQueue) -> None:
         """A move has begun, here or elsewhere, or in an earlier life."""
         queue.hold()
-        queue.current.lease.may_withhold = queue.current.lease.is_doubtful = True
+        if queue.is_owned:
+            queue.current.lease.may_withhold = queue.current.lease.is_doubtful = True
         self._around.mark_dirty(queue)
 
     def on_moved(self, queue: StoredQueue) -> None:
@@ -165,7 +166,7 @@ class Recovery:
         if move is None or move.target.generation != generations.current:
             channel = names.kubemq_channel(queue.record.vhost, queue.name, generations.current)
             target = queue.make_source(channel, generations.current)
-            evacuate(old.lease)
+            old.lease.leave()
         else:
             target = move.target
             move.hand_over()
@@ -217,7 +218,7 @@ class Recovery:
         """An older generation was counted: when it is empty it is looked at no more, but for the first."""
         queue, lease = source.queue, source.lease
         is_empty = not (lease.mine_count or lease.sent or lease.ready_count or lease.counts.withheld)
-        if source.generation and is_empty and source in queue.older and lease.counts.is_empty:
+        if queue.is_owned and source.generation and is_empty and source in queue.older and lease.counts.is_empty:
             queue.older.remove(source)
             self._around.remove_source(source)
             self._around.append(queue_retired(queue.record.vhost, queue.name, source.generation), lambda _result: None)

@@ -15,7 +15,7 @@ from connector.broker.requests import DeclaredQueue
 from connector.broker.topology import QueueRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from connector.broker.queue import Hub, Queue
 
@@ -34,6 +34,10 @@ class Replies:
     def __init__(self, vhost: str, hub: Hub) -> None:
         self._vhost = vhost
         self._hub = hub
+        #: the queue behind an address of another connector, None when that is gone
+        self.elsewhere: Callable[[str, str], Queue | None] = lambda _vhost, _name: None
+        #: what stands behind the last dot of our addresses, so that other connectors find us
+        self.place = ""
         self._queues: dict[str, MemoryQueue] = {}
 
     def __len__(self) -> int:
@@ -42,7 +46,8 @@ class Replies:
     def open(self) -> Queue:
         """A new address, with the queue that its one consumer is to be attached to; it is the queue's name."""
         token = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
-        record = QueueRecord(self._vhost, f"{REPLY_TO}.{token}", auto_delete=True)
+        place = f".{self.place}" if self.place else ""
+        record = QueueRecord(self._vhost, f"{REPLY_TO}.{token}{place}", auto_delete=True)
         queue = self._queues[record.name] = MemoryQueue(record, self._hub)
         return queue
 
@@ -51,11 +56,16 @@ class Replies:
         if self._queues.pop(queue.name, None) is not None:
             queue.close(lambda: None)
 
+    def by_name(self, name: str) -> MemoryQueue | None:
+        """The queue behind an address of ours."""
+        return self._queues.get(name)
+
     def find(self, routing_keys: Iterable[str]) -> tuple[Queue, ...]:
         """The queues behind those of the keys that are addresses in use."""
         queues = self._queues
-        return tuple([queues[key] for key in routing_keys if key in queues])
+        found = [queues.get(key) or self.elsewhere(self._vhost, key) for key in routing_keys if is_reply_name(key)]
+        return tuple([queue for queue in found if queue is not None])
 
     def declare(self, name: str) -> DeclaredQueue | None:
         """What a declaration of a reply name says; None when there is no such address."""
-        return DeclaredQueue(name, 0, 1) if name == REPLY_TO or name in self._queues else None
+        return DeclaredQueue(name, 0, 1) if name == REPLY_TO or self.find((name,)) else None

@@ -33,6 +33,10 @@ class Source:
         """Whether the queue's messages are stored here."""
         return self.queue.current is self
 
+    def watch_repeated(self, message_ids: list[str]) -> None:
+        """These are stored here a second time."""
+        self.lease.watch_repeated(message_ids)
+
     @property
     def has_messages(self) -> bool:
         """Whether something of it is to be delivered before anything newer."""

@@ -18,6 +18,7 @@ from connector.amqp.wire import read_table, write_table
 from connector.broker.event_shapes import is_well_formed
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 from connector.broker.generations import Generations, unpack_generations
+from connector.broker.members import Member, Members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,7 @@ class ExchangeRecord:
     auto_delete: bool = False
     internal: bool = False
     arguments: Table = field(default_factory=dict)
+    id: int = 0
 
 
 def pack_table(table: Table) -> str:
@@ -132,9 +134,9 @@ def queue_deleted(record: QueueRecord) -> dict[str, Any]:
     return {**name_event("queue.deleted", record.vhost, record.name), "queue_id": record.id}
 
 
-def unused_exchange_event(vhost: str, name: str) -> dict[str, Any]:
-    """``exchange.deleted``, but only if nothing is bound to it when the event is applied."""
-    return {**name_event("exchange.deleted", vhost, name), "if_unused": True}
+def unused_exchange_event(record: ExchangeRecord) -> dict[str, Any]:
+    """``exchange.deleted`` of exactly this one, but only if nothing is bound to it when the event is applied."""
+    return {**name_event("exchange.deleted", record.vhost, record.name), "exchange_id": record.id, "if_unused": True}
 
 
 class Observer:
@@ -154,6 +156,15 @@ class Observer:
 
     def on_queue_rescued(self, record: QueueRecord) -> None:
         """What older generations withheld may be read."""
+
+    def on_queue_drained(self, vhost: str, name: str) -> None:
+        """Nothing of the deleted queue of this name is left."""
+
+    def on_members_changed(self) -> None:
+        """A member has joined or left; queues may have changed hands."""
+
+    def on_owner_changed(self, record: QueueRecord, seen: dict[str, int]) -> None:
+        """The queue was claimed or given; ``seen`` is what its giver knew of what clients have had."""
 
     def on_exchange_created(self, record: ExchangeRecord) -> None:
         """An exchange exists from now on."""
@@ -178,7 +189,9 @@ class Topology:
         self.bindings: dict[tuple[str, BindingKey], None] = {}
         self._from: dict[tuple[str, str], dict[BindingKey, None]] = {}
         self._to: dict[tuple[str, Kind, str], dict[BindingKey, None]] = {}
-        self.undrained: dict[tuple[str, str], None] = {}
+        self.members = Members()
+        #: deleted queues whose channel is not empty yet, and who empties it (the oldest member if that one is gone)
+        self.undrained: dict[tuple[str, str], str] = {}
         #: of deleted queues that had moved: who declares one again goes on with its generations
         self.left: dict[tuple[str, str], Generations] = {}
         self.server_start = 0
@@ -206,6 +219,7 @@ class Topology:
         )
         self.queues[key] = record
         self.undrained.pop(key, None)  # nobody declares it again before it is empty
+        self.members.declare(record, event.get("member", ""))
         self._observer.on_queue_created(record)
         return True
 
@@ -217,7 +231,8 @@ class Topology:
         for binding in list(self._to.get((key[0], QUEUE, key[1]), ())):
             self._drop_binding(key[0], binding)
         del self.queues[key]
-        self.undrained[key] = None
+        self.undrained[key] = self.members.owner_of(record) or event.get("member", "")
+        self.members.forget(key)
         if record.generations.current or record.generations.moving:
             self.left[key] = record.generations
         self._observer.on_queue_deleted(record)
@@ -257,9 +272,46 @@ class Topology:
         if key not in self.undrained:
             return False
         del self.undrained[key]
+        self._observer.on_queue_drained(*key)
         return True
 
-    def _exchange_declared(self, _sequence: int, event: dict[str, Any]) -> bool:
+    def drainer_of(self, key: tuple[str, str]) -> str:
+        """Who empties the channel of this deleted queue; "" when there is no group."""
+        members = self.members
+        return self.undrained[key] if self.undrained[key] in members.living else members.oldest
+
+    def _member_joined(self, sequence: int, event: dict[str, Any]) -> bool:
+        member = Member(event["who"], event.get("joined") or sequence, event["host"], event["process"])
+        if not self.members.join(member):
+            return False
+        self._observer.on_members_changed()
+        return True
+
+    def _member_left(self, _sequence: int, event: dict[str, Any]) -> bool:
+        if not self.members.leave(event["who"]):
+            return False
+        self._observer.on_members_changed()
+        return True
+
+    def _named_queue(self, event: dict[str, Any]) -> QueueRecord | None:
+        record = self.queues.get((event["vhost"], event["name"]))
+        return None if record is None or record.id != event["queue_id"] else record
+
+    def _queue_claimed(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self._named_queue(event)
+        if record is None or not self.members.claim(record, event["who"]):
+            return False
+        self._observer.on_owner_changed(record, {})
+        return True
+
+    def _queue_given(self, _sequence: int, event: dict[str, Any]) -> bool:
+        record = self._named_queue(event)
+        if record is None or not self.members.give(record, event["giver"], event["taker"]):
+            return False
+        self._observer.on_owner_changed(record, event["seen"])
+        return True
+
+    def _exchange_declared(self, sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
         if key in self.exchanges:
             return False
@@ -270,6 +322,7 @@ class Topology:
             auto_delete=event["auto_delete"],
             internal=event["internal"],
             arguments=unpack_table(event["arguments"]),
+            id=event.get("exchange_id") or sequence,
         )
         self.exchanges[key] = record
         self._observer.on_exchange_created(record)
@@ -279,7 +332,9 @@ class Topology:
         key = (event["vhost"], event["name"])
         record = self.exchanges.get(key)
         bindings = list(self._from.get(key, ()))
-        if record is None or (bindings and event.get("if_unused", False)):
+        if record is None or event.get("exchange_id", record.id) != record.id:
+            return False
+        if bindings and event.get("if_unused", False):
             return False
         for binding in bindings:
             self._forget_binding(key[0], binding)
@@ -336,22 +391,24 @@ class Topology:
                 {**queue_declared(r), "queue_id": r.id, "generations": r.generations.pack()}
                 for r in self.queues.values()
             ],
-            "exchanges": [exchange_declared(record) for record in self.exchanges.values()],
+            "exchanges": [{**exchange_declared(r), "exchange_id": r.id} for r in self.exchanges.values()],
             "bindings": [binding_event("queue.bound", vhost, key) for vhost, key in self.bindings],
-            "undrained": [list(key) for key in self.undrained],
+            "undrained": [[*key, drainer] for key, drainer in self.undrained.items()],
             "left": [[*key, generations.pack()] for key, generations in self.left.items()],
             "server_start": self.server_start,
+            **self.members.pack(),
         }
 
     def load_snapshot(self, event: dict[str, Any]) -> None:
         """Start from a snapshot (only into an empty state)."""
         for declared in (*event["exchanges"], *event["queues"], *event["bindings"]):
             _HANDLERS[declared["type"]](self, event["upto"], declared)
-        for vhost, name in event["undrained"]:
-            self.undrained[vhost, name] = None
+        for vhost, name, *drainer in event["undrained"]:
+            self.undrained[vhost, name] = drainer[0] if drainer else ""
         for vhost, name, packed in event.get("left", ()):
             self.left[vhost, name] = unpack_generations(packed)
         self.server_start = event.get("server_start", 0)
+        self.members.load(event)
         self.version = event["upto"]
         self.events_since_snapshot = 0
 
@@ -371,6 +428,10 @@ _HANDLERS: dict[str, Callable[[Topology, int, dict[str, Any]], bool]] = {
     "queue.moved": Topology._queue_moved,  # noqa: SLF001
     "queue.retired": Topology._queue_retired,  # noqa: SLF001
     "queue.rescued": Topology._queue_rescued,  # noqa: SLF001
+    "queue.claimed": Topology._queue_claimed,  # noqa: SLF001
+    "queue.given": Topology._queue_given,  # noqa: SLF001
+    "member.joined": Topology._member_joined,  # noqa: SLF001
+    "member.left": Topology._member_left,  # noqa: SLF001
     "server.started": Topology._server_started,  # noqa: SLF001
     "exchange.declared": Topology._exchange_declared,  # noqa: SLF001
     "exchange.deleted": Topology._exchange_deleted,  # noqa: SLF001

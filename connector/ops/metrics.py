@@ -45,6 +45,8 @@ class Gauges:
     tx_bytes: int = 0
     output_bytes: int = 0
     paused_connections: int = 0
+    members: int = 1
+    consumers_waiting: int = 0
 
 
 _PROTOCOL = {"protocol": "amqp091"}
@@ -156,6 +158,8 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("kubemq_amqp_paused_connections", "Clients not read for now, for any reason", ("paused_connections",)),
     ("kubemq_amqp_tasks", "Tasks of the event loop: some for each active queue, none for an idle one", ("tasks",)),
     ("kubemq_amqp_kubemq_moves", "Times that another KubeMQ address took over", ("kubemq_moves",)),
+    ("kubemq_amqp_members", "Living connectors on this KubeMQ, as this one sees it", ("members",)),
+    ("kubemq_amqp_consumers_waiting", "Consumers here of queues that another connector reads", ("consumers_waiting",)),
     ("kubemq_amqp_kubemq_connected", "1 while KubeMQ answers", ("is_kubemq_connected",)),
 )
 

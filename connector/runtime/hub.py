@@ -7,6 +7,7 @@ counts.  Implements ``broker.Hooks``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ import structlog
 
 from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
+from connector.runtime.identity import ProcessIdentity
+from connector.runtime.peers import PeerTasks
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
 from connector.runtime.renewal import Renewal
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from connector.broker.broker import Settings
     from connector.broker.counters import Counters
-    from connector.broker.ports import QueueStore, ServerInfo, TopologyLog
+    from connector.broker.ports import PeerBus, QueueStore, ServerInfo, TopologyLog
     from connector.broker.queue import StoredQueue
     from connector.broker.sources import Source
     from connector.runtime.tasks import Tasks
@@ -37,6 +40,8 @@ UNREACHABLE = "KubeMQ does not answer"
 MEMORY_FULL = "queues kept in memory are full"
 #: Coarse timer: heartbeats, deadlines.
 TICK_S = 0.25
+#: To say in the log that we go takes at most this long.
+LEAVE_S = 1.0
 
 #: So many queues are examined at a time after a restart of KubeMQ.
 EXAMINED_AT_ONCE = 32
@@ -71,6 +76,7 @@ class Hub:
         self._held_high_bytes = held_high_bytes
         self._tasks = tasks
         self._readers: dict[Source, QueueReader] = {}
+        self._reading: dict[Source, asyncio.Task[None]] = {}
         self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
@@ -82,11 +88,16 @@ class Hub:
         self.snapshot = SharedSnapshot(store)
         self.counts = Counts(self.snapshot, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
+        self.peers: PeerTasks | None = None
         self.renewal = Renewal(self.broker, self.settle, store_retention_s)
         self.writers = [
             QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s, self.on_server)
             for outbox in self.broker.outboxes
         ]
+
+    def enter(self, bus: PeerBus, timeout_s: float, *, is_alone: bool) -> None:
+        """Before the start: be one of several connectors, perhaps."""
+        self.peers = PeerTasks(bus, self.broker, self.settle, ProcessIdentity(), timeout_s, is_alone=is_alone)
 
     def start(self) -> None:
         """Start the tasks that always run."""
@@ -100,6 +111,8 @@ class Hub:
         tasks.keep("topology snapshots", self.sync.run_snapshots)
         tasks.keep("ticks", self._tick)
         tasks.keep("renewal", self.renewal.run)
+        if self.peers is not None:
+            self.peers.start(tasks)
 
     # ------------------------------------------------------------------ broker.Hooks
 
@@ -122,14 +135,22 @@ class Hub:
             reader = self._readers[source] = QueueReader(
                 source, self.store, self.snapshot.rows, self.broker, self.settle, self._examining
             )
-            self._tasks.start(
+            self._reading[source] = self._tasks.start(
                 f"queue_reader {source.kubemq_channel}", reader.run(), lambda: self._on_reader_end(source)
             )
         else:
             reader.wake()
 
+    def stop_readers(self, queue: StoredQueue) -> None:
+        """End the readers of a queue that another connector reads, and their streams, at once."""
+        for source in queue.sources:
+            task = self._reading.pop(source, None)
+            if task is not None:
+                task.cancel()
+
     def _on_reader_end(self, source: Source) -> None:
         del self._readers[source]
+        self._reading.pop(source, None)
         if source.lease.wants_reader():
             self.broker.mark_dirty(source.queue)
             asyncio.get_running_loop().call_later(TICK_S, self.settle)
@@ -246,9 +267,12 @@ class Hub:
             broker.dispatch()
             flushing, self._flushing = self._flushing, []
             if not flushing:
-                return
+                break
             for connection in flushing:
                 connection.flush()
+        if self.peers is not None:
+            self.peers.on_batch()
+            self.sync.check_loaded()
 
     async def _tick(self) -> None:
         while True:
@@ -272,6 +296,16 @@ class Hub:
             connection.lost()
 
     # ------------------------------------------------------------------ going down
+
+    async def leave(self) -> None:
+        """The other connectors need not wait until they miss us."""
+        if self.peers is None:
+            return
+        left = asyncio.Event()
+        self.peers.group.leave(left.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await left.wait()
 
     def stop(self) -> None:
         """The tasks are about to end: no reader is started any more."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: A reader with nothing to do ends after this, and its stream with it.
 IDLE_S = 5.0
+#: While this connector is out of touch with the others, it is looked so often whether it may read again.
+HOLD_S = 0.05
 REFUSED = "an acknowledgement was refused"
 
 log = structlog.get_logger(__name__)
@@ -83,6 +85,9 @@ class QueueReader:
         try:
             while True:
                 self._wake.clear()
+                if not self._broker.may_read():  # the others may think us dead, and read instead
+                    await asyncio.sleep(HOLD_S)
+                    continue
                 step = lease.next_step()
                 if step.kind is StepKind.WAIT:
                     if not await self._wait(step):

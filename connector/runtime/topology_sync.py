@@ -86,7 +86,7 @@ class TopologySync:
                     pause_s = MIN_PAUSE_S
                     self.is_following = True
                     self._broker.on_loaded()
-                    self._check_loaded()
+                    self.check_loaded()
                     self._settle()
             except StoreError as error:
                 log.warning("topology log interrupted", error=str(error))
@@ -109,12 +109,12 @@ class TopologySync:
             log.error("topology event skipped: malformed, or of an unknown version", sequence=sequence, data=data[:200])
             return
         self._broker.on_event(sequence, event)
-        self._check_loaded()
+        self.check_loaded()
         self._settle()
 
-    def _check_loaded(self) -> None:
-        """Serve only when what does not survive a restart is gone."""
-        if self._broker.is_loaded and not self._broker.leftover_count:
+    def check_loaded(self) -> None:
+        """Serve only when what does not survive a restart is gone, and the other connectors have told all."""
+        if not self.loaded.is_set() and self._broker.is_serving:
             self.loaded.set()
 
     async def run_snapshots(self) -> None:

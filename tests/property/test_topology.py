@@ -13,6 +13,7 @@ from connector.broker import snapshots
 from connector.broker.event_shapes import SHAPES
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 from connector.broker.generations import queue_moved, queue_moving, queue_rescued, queue_retired, server_started
+from connector.broker.members import member_checked, member_joined, member_left, queue_claimed, queue_given
 from connector.broker.topology import (
     HANDLED_TYPES,
     VERSION,
@@ -30,6 +31,7 @@ from connector.broker.topology import (
 )
 from tests.support.broker_model import BrokerModel
 
+members = st.sampled_from(["m", "n", "o"])
 vhosts = st.sampled_from(["default", "other"])
 queues = st.sampled_from(["q", "r", "\udcff", "ö"])
 exchanges = st.sampled_from(["x", "y", "amq.direct"])
@@ -47,19 +49,27 @@ def events(draw: st.DrawFn) -> dict[str, Any]:
     durable, auto_delete = draw(st.booleans()), draw(st.booleans())
     queue_record = QueueRecord(vhost, queue, durable=durable, auto_delete=auto_delete, arguments=draw(tables))
     own = draw(st.sampled_from(["x", "y"]))
-    exchange_record = ExchangeRecord(vhost, own, "direct", durable=durable, auto_delete=auto_delete)
+    number = draw(st.integers(1, 12)) * 2  # of the event that declared it, when the history is short
+    exchange_record = ExchangeRecord(vhost, own, "direct", durable=durable, auto_delete=auto_delete, id=number)
+    named = QueueRecord(vhost, queue, id=number)
+    one, another = draw(members), draw(members)
     choices: list[dict[str, Any]] = [
         queue_declared(queue_record),
         name_event("queue.deleted", vhost, queue),
         name_event("queue.drained", vhost, queue),
         exchange_declared(exchange_record),
         name_event("exchange.deleted", vhost, exchange),
-        unused_exchange_event(vhost, exchange),
+        unused_exchange_event(exchange_record),
+        member_joined(one, "host", "process"),
+        member_left(one),
+        member_checked(one),
+        queue_claimed(named, one),
+        queue_given(named, one, another, {"0": 7}),
         binding_event("queue.bound", vhost, key),
         binding_event("queue.unbound", vhost, key),
         {"type": "from.the.future", "vhost": vhost},
     ]
-    return draw(st.sampled_from(choices))
+    return {**draw(st.sampled_from(choices)), "member": one}
 
 
 class Follower(Observer):
@@ -194,6 +204,26 @@ def test_a_new_life_of_the_broker_has_the_same_durable_queues(history: list[tupl
         durable = {queue for queue, found in vhost.queues.items() if found.record.durable}
         assert set(second.broker.vhosts[name].queues) == durable
     assert second.broker.topology.version == len(second.log)
+
+
+@given(histories)
+def test_a_queue_has_one_living_owner_or_none(history: list[tuple[int, dict[str, Any]]]) -> None:
+    """And changes hands only when its owner gives it, or goes; a lonely member has all."""
+    topology = Topology(Observer())
+    for sequence, event in history:
+        before = {key: (record.id, topology.members.owner_of(record)) for key, record in topology.queues.items()}
+        living = set(topology.members.living)
+        topology.apply(sequence, event)
+        now = topology.members.living
+        for key, record in topology.queues.items():
+            owner = topology.members.owner_of(record)
+            assert owner in {"", *now}
+            if len(now) == 1:
+                assert {owner} == set(now)
+            known, former = before.get(key, (0, ""))
+            if known == record.id and former and owner != former:
+                assert event["type"] == "queue.given" or former not in now
+        assert set(now) ^ living <= {event.get("who")}
 
 
 @given(st.binary(max_size=20))

@@ -167,6 +167,9 @@ class BrokerModel:
         """See ``Hooks``."""
         self._timers.append((self.now + delay_s, action))
 
+    def stop_readers(self, queue: StoredQueue) -> None:
+        """See ``Hooks``; nobody else reads."""
+
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``."""
         self.waiting_log.append((event_id, data))

@@ -159,7 +159,6 @@ class LeaseModel:
 
     @property
     def is_waiting(self) -> bool:
-        """True while the reader is between two steps."""
         return self.run.point == "wait"
 
     # ------------------------------------------------------------------ broker.Hooks
@@ -169,6 +168,8 @@ class LeaseModel:
 
     def wake_reader(self, queue: StoredQueue) -> None:
         """See ``Hooks``; the test drives the reader."""
+
+    stop_readers = wake_reader
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """See ``Hooks``; answered by ``count`` or ``deadline``."""

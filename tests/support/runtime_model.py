@@ -81,6 +81,9 @@ class RuntimeModel:
         """See ``Hooks``."""
         asyncio.get_running_loop().call_later(delay_s, self._run_batch, action)
 
+    def stop_readers(self, queue: StoredQueue) -> None:
+        """See ``Hooks``; nobody else reads."""
+
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``; nothing is declared here."""
 

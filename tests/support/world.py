@@ -160,6 +160,9 @@ class World:
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._later.append((self.clock() + delay_s, action))
 
+    def stop_readers(self, queue: StoredQueue) -> None:
+        """See ``Hooks``; nobody else reads."""
+
     def append_event(self, event_id: str, data: bytes) -> None:
         self._events.append((event_id, data))
         if not self.hold_events:

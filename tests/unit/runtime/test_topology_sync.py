@@ -44,6 +44,9 @@ class Replica:
         """See ``Hooks``."""
         asyncio.get_running_loop().call_later(delay_s, action)
 
+    def stop_readers(self, queue: Any) -> None:
+        """See ``Hooks``; nobody else reads."""
+
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``."""
         self.sync.append(event_id, data)
