@@ -176,6 +176,7 @@ class Peers:
             done()
             return
         self._barrier.append((sequence, done))
+        self._check_barrier()  # they may have been faster than we
 
     def _check_barrier(self) -> None:
         if self._is_following_up:

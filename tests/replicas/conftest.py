@@ -31,7 +31,7 @@ class Pair:
         return self.a, self.b
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The KubeMQ server of the connectors that live long."""
     with kubemq_server(tmp_path_factory.mktemp("kubemq")) as address:
@@ -47,9 +47,9 @@ def _pair(folder: Path, address: str) -> Iterator[Pair]:
         yield Pair(a, b)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def steady(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two connectors that live as long as the tests."""
+    """Two connectors that live as long as the tests of one file."""
     yield from _pair(tmp_path_factory.mktemp("steady"), address)
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.replicas.conftest import Pair
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(120)  # starts processes, waits until one is missed
+
 Connect = Callable[..., Any]
 WAITING = "consumers wait: another connector reads the queue"
 
