@@ -22,7 +22,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 15.0
+START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
 LOG_TAIL_LINES = 30
 _POLL_S = 0.01
