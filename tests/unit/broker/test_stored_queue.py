@@ -362,7 +362,7 @@ def test_a_purge_is_done_under_pressure(model: BrokerModel, queue: StoredQueue) 
     model.publish("", "q", b"0", b"1", b"2")
     model.settle()
     model.broker.is_full = True
-    done: list[int] = []
+    done: list[object] = []
     queue.purge(done.append)
     model.settle(3)
     assert (done, consumer.bodies, queue.ready_count) == ([2], [b"0"], 0)
