@@ -52,6 +52,10 @@ log = structlog.get_logger(__name__)
 class Hub:
     """One replica's runtime."""
 
+    is_reachable = True
+    peers: PeerTasks | None = None  #: one of several connectors, perhaps
+    _is_stopped = False
+
     def __init__(
         self,
         settings: Settings,
@@ -83,12 +87,9 @@ class Hub:
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
         self._memory_high_bytes = memory_high_bytes
         self._alarms: set[str] = set()
-        self.is_reachable = True
-        self._is_stopped = False
         self.snapshot = SharedSnapshot(store)
         self.counts = Counts(self.snapshot, self.broker, self.settle)
         self.sync = TopologySync(topology_log, self.broker, self.settle)
-        self.peers: PeerTasks | None = None
         self.renewal = Renewal(self.broker, self.settle, store_retention_s)
         self.writers = [
             QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s, self.on_server)
