@@ -235,10 +235,11 @@ class Group:
         self._around.append(member_checked(self.me), answer)
 
     def may_read(self) -> bool:
-        """Whether messages may be fetched and acknowledged: the others do not think us dead yet, for sure."""
-        if not self._is_member:
-            return False
-        return not self.tenure.has_lapsed if not len(self.peers) else self.tenure.may_read(self._around.clock())
+        """Whether messages may be fetched and acknowledged: the others do not think us dead yet, for sure.
+
+        Where there are none, an outage of KubeMQ is no reason to wait for anything but its end.
+        """
+        return self._is_member and (not len(self.peers) or self.tenure.may_read(self._around.clock()))
 
     def when_told(self, done: Callable[[], None]) -> None:
         """Call ``done`` when the others have told what they had stored until now, or after a short while."""

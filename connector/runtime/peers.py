@@ -98,12 +98,15 @@ class PeerTasks:
             self._beat_at = now + group.tenure.beat_s
 
     async def run_listen(self, to: str) -> None:
-        """Take what comes; after a broken link from then on."""
+        """Take what comes, until the link breaks; one line in the log for each time that it worked before."""
+        was_heard = False
         try:
             async for data in self._bus.listen(to):
+                was_heard = True
                 self._take(data)
         except StoreError as error:
-            log.warning("other connectors cannot be heard", error=str(error))
+            if was_heard:
+                log.warning("other connectors cannot be heard", error=str(error))
 
     def _take(self, data: bytes) -> None:
         group = self.group
