@@ -98,7 +98,14 @@ class Hub:
 
     def enter(self, bus: PeerBus, timeout_s: float, *, is_alone: bool) -> None:
         """Before the start: be one of several connectors, perhaps."""
-        self.peers = PeerTasks(bus, self.broker, self.settle, ProcessIdentity(), timeout_s, is_alone=is_alone)
+        peers = PeerTasks(bus, self.broker, self._settle_peers, ProcessIdentity(), timeout_s, is_alone=is_alone)
+        self.peers = peers
+        self.sync.on_applied = peers.on_applied
+
+    def _settle_peers(self) -> None:
+        """What others have told may be what the start waits for."""
+        self.settle()
+        self.sync.check_loaded()
 
     def start(self) -> None:
         """Start the tasks that always run."""
@@ -271,9 +278,6 @@ class Hub:
                 break
             for connection in flushing:
                 connection.flush()
-        if self.peers is not None:
-            self.peers.on_batch()
-            self.sync.check_loaded()
 
     async def _tick(self) -> None:
         while True:

@@ -56,8 +56,8 @@ class PeerTasks:
         tasks.keep("peers own", lambda: self.run_listen(self._broker.replica))
         tasks.keep("peers tick", self.run_tick)
 
-    def on_batch(self) -> None:
-        """A batch is over: what we have applied of the topology log, others wait for."""
+    def on_applied(self) -> None:
+        """Something of the topology log is applied here: others wait for that."""
         if self._broker.topology.version > self._told_version and len(self.group.peers):
             self._wake.set()
 

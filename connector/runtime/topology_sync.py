@@ -40,6 +40,7 @@ class TopologySync:
         self._to_append: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         self.loaded = asyncio.Event()
         self.is_following = False
+        self.on_applied: Callable[[], None] = lambda: None
         self._last = (0, b"")  # the last event applied
 
     async def recognises(self, read: ReadEvent) -> bool:
@@ -109,6 +110,7 @@ class TopologySync:
             log.error("topology event skipped: malformed, or of an unknown version", sequence=sequence, data=data[:200])
             return
         self._broker.on_event(sequence, event)
+        self.on_applied()
         self.check_loaded()
         self._settle()
 
