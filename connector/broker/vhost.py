@@ -114,6 +114,10 @@ class VirtualHost(Exchanges):
         if is_reply_name(name):
             done(self.replies.declare(name) or NotFound(f"no {self._label('queue', name)}"))
             return
+        known = self.queues.get(name)
+        if isinstance(known, RemoteQueue) and known.owner is not None:
+            known.when_sure(lambda: self._declare_locked(request, owner, done))
+            return
         if request.passive:
             self._answer_declare(self.find_queue(name, owner), done)
             return
@@ -126,9 +130,6 @@ class VirtualHost(Exchanges):
             self._leaving[name][1].append(lambda: self.declare_queue(request, owner, done))
             return
         queue = self.queues.get(name) if name else None
-        if isinstance(queue, RemoteQueue) and queue.owner is not None:
-            queue.when_sure(lambda: self._declare_locked(request, owner, done))
-            return
         if queue is not None:
             if queue.owner is not (owner if request.exclusive else None):
                 raise self._locked(name)
