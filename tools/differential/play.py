@@ -111,6 +111,8 @@ def _adapt(side: Side, operation: Operation) -> Operation | None:
     match operation.kind:
         case "tx_commit" | "tx_rollback" if not (slot.is_tx or fields["anyway"]):
             return None  # only an error, and too often
+        case "declare_queue" if fields["name"] not in side.alive and _is_held_of(side, fields["name"]):
+            return None  # what is settled of a deleted queue is another message of its successor there
         case "get" if (fields["name"] or slot.last_queue) in side.has_single_active:
             return None  # 405 here
         case "get" if slot.is_global:  # what was got counts there
@@ -127,6 +129,10 @@ def _adapt(side: Side, operation: Operation) -> Operation | None:
             is_plain = len(slot.consumers) <= 1 and not any(no_ack for *_, no_ack in slot.consumers.values())
             return operation if is_plain and not slot.has_got else None
     return operation
+
+
+def _is_held_of(side: Side, queue: str) -> bool:
+    return any(held == queue for slot in side.slots for held, _ in (*slot.held, *slot.uncommitted))
 
 
 def _holds_single_active(side: Side, slot: Slot, tag: str) -> bool:
