@@ -13,7 +13,7 @@ CONFORMANCE ?= ../shared/conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup fmt lint types arch test check contract clients property conformance fault differential run demo bench soak gen build lock clean
+.PHONY: help setup fmt lint types arch test check contract clients property conformance fault series differential run demo bench soak gen build lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -66,6 +66,9 @@ conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a f
 
 fault: $(STAMP) ## faults under load: SEEDS=100 seeds, or one again by ARGS="--seed 17" (docs/faults.md)
 	$(BIN)/python -m tools.fault --seeds $(or $(SEEDS),20) $(ARGS)
+
+series: $(STAMP) ## one fault again and again: KIND=connector-kill, backend-term, backend-kill or backend-stop (docs/faults.md)
+	$(BIN)/python -m tools.fault.series $(or $(KIND),connector-kill) $(ARGS)
 
 differential: $(STAMP) ## random sequences played to us and to RABBITMQ_URL (ARGS="--url amqp://... --seed 1 --count 100 --workers 4")
 	$(BIN)/python -m tools.differential $(if $(RABBITMQ_URL),--reference $(RABBITMQ_URL)) $(ARGS)

@@ -183,9 +183,10 @@ class App:
         # the embedded server never loses an answer, so there a late one is only slow
         store = KubeMQStore(client, on_repeat=None if self._child else watch_repeated)
         link = self._link = Link(store)
-        await link.connect()
+        kubemq = await link.connect()
         hub = self._hub = self._make_hub(store, client, tasks)
         hub.enter(KubeMQPeerBus(client), config.member_timeout_s, is_alone=self._child is not None)
+        hub.on_server(kubemq)  # known before the topology is: what follows from a restart meanwhile is due then
         tasks.keep("ping", lambda: link.run(hub))
         hub.start()
         await hub.sync.loaded.wait()

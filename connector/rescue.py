@@ -96,6 +96,6 @@ async def _to_be_told(log: KubeMQTopologyLog, left: set[str]) -> list[tuple[str,
     return [
         key
         for key, record in topology.queues.items()
-        if any(older.withheld for older in record.generations.older.values())
-        and not left & {names.kubemq_channel(*key, number) for number in record.generations.older}
+        if any(each.withheld for each in record.generations.left.values())
+        and not left & {names.kubemq_channel(*key, number) for number in record.generations.order}
     ]

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,9 +25,14 @@ from mapping.names import kubemq_channel
 from tests.support.server import ConnectorProcess
 
 PUBLISH_EVERY_S = 0.01
+MOST_AT_ONCE = 50
 #: What was given back before the second subscriber was noticed may come twice.
 NOTICE_LIMIT_S = 2.0
 CALM_S = 6.0
+#: After it has left, everything published goes to the AMQP consumers again, this soon and this fast.
+NORMAL_AFTER_S = 15.0
+NORMAL_S = 10.0
+NORMAL_WAIT_S = 1.0
 END_LIMIT_S = 45.0
 
 
@@ -41,6 +45,7 @@ class Run:
         self._stay_s = stay_s
         self.queue = f"foreign-{uuid.uuid4().hex[:8]}"
         self.confirmed: set[int] = set()
+        self.published_at: dict[int, float] = {}
         self.deliveries: list[tuple[float, str, int, bool]] = []
         self.joined_at = self.left_at = 0.0
         self._is_publishing = True
@@ -54,7 +59,7 @@ class Run:
             publishing = asyncio.create_task(self._publish(connection))
             await asyncio.sleep(CALM_S)
             await self._be_native()
-            await asyncio.sleep(CALM_S)
+            await asyncio.sleep(NORMAL_AFTER_S + NORMAL_S)
             self._is_publishing = False
             await publishing
             deadline = time.monotonic() + END_LIMIT_S
@@ -86,9 +91,10 @@ class Run:
         channel = await connection.channel(publisher_confirms=True)
         number, started = 0, time.monotonic()
         while self._is_publishing:
-            due = int((time.monotonic() - started) * self._rate)
+            due = min(int((time.monotonic() - started) * self._rate), number + MOST_AT_ONCE)
             numbers = range(number, due)
             number = due
+            self.published_at.update(dict.fromkeys(numbers, time.monotonic()))
             results = await asyncio.gather(
                 *(
                     channel.default_exchange.publish(
@@ -116,32 +122,58 @@ class Run:
             self.left_at = time.monotonic()
 
 
+class Doubled:
+    """What was delivered more than once, by what is known of it; KubeMQ doubles by itself within a native batch."""
+
+    def __init__(self, run: Run) -> None:
+        self.stories: dict[int, list[tuple[float, str, bool]]] = {}
+        for at, who, number, is_redelivered in run.deliveries:
+            self.stories.setdefault(number, []).append((at - run.joined_at, who, is_redelivered))
+        self.stories = {number: story for number, story in self.stories.items() if len(story) > 1}
+        self.by_us = {n: story for n, story in self.stories.items() if any(who == "amqp" for _, who, _ in story)}
+        #: both after it was to be noticed
+        self.late = {n: story for n, story in self.by_us.items() if story[0][0] > NOTICE_LIMIT_S}
+        #: second deliveries of ours without the mark
+        self.unflagged = {
+            n: story
+            for n, story in self.by_us.items()
+            if any(who == "amqp" and not is_redelivered for _, who, is_redelivered in story[1:])
+        }
+
+
 def verdict(run: Run, connector: ConnectorProcess) -> bool:
     """Print the figures; returns whether everything is as it must be."""
-    count = Counter(number for _, _, number, _ in run.deliveries)
-    first: dict[int, tuple[float, str]] = {}
-    doubled_late = []
-    for at, who, number, _ in run.deliveries:
-        before = first.setdefault(number, (at, who))
-        is_late = min(at, before[0]) > run.joined_at + NOTICE_LIMIT_S
-        if before != (at, who) and is_late and "amqp" in (who, before[1]):  # KubeMQ doubles within a native batch
-            doubled_late.append(number)
-    after = [at for at, who, _, _ in run.deliveries if who == "amqp" and at > run.left_at]
-    first_after_s = min(after, default=float("inf")) - run.left_at
+    doubled = Doubled(run)
     noticed = connector.entries("channel is read by others")
     alone = connector.entries("channel is read by us alone")
     native = sum(1 for _, who, _, _ in run.deliveries if who == "native")
     flagged = sum(1 for _, who, _, is_redelivered in run.deliveries if who == "amqp" and is_redelivered)
-    doubled = sum(1 for times in count.values() if times > 1)
     sys.stdout.write(
-        f"confirmed {len(run.confirmed)}, native took {native}, lost {len(run.missing())}, doubled {doubled} ("
-        f"after it was to be noticed {len(doubled_late)}), flagged {flagged}; noticed {len(noticed)} times, alone "
-        f"again {len(alone)} times; first AMQP delivery {first_after_s:.2f} s after it left\n"
+        f"confirmed {len(run.confirmed)}, native took {native}, lost {len(run.missing())}, doubled "
+        f"{len(doubled.stories)} (with an AMQP consumer {len(doubled.by_us)}, of them after it was to be noticed "
+        f"{len(doubled.late)}, unflagged {len(doubled.unflagged)}), flagged {flagged}; noticed {len(noticed)} times, "
+        f"alone again {len(alone)} times\n"
     )
-    for late in set(doubled_late):
-        times = [(round(at - run.joined_at, 3), who) for at, who, number, _ in run.deliveries if number == late]
-        sys.stdout.write(f"doubled late {late}: {times}\n")
-    return bool(noticed) and bool(alone) and not run.missing() and not doubled_late and bool(after) and native > 0
+    for number, story in {**doubled.late, **doubled.unflagged}.items():
+        sys.stdout.write(f"doubled {number}: {[(round(at, 3), who, flag) for at, who, flag in story]}\n")
+    is_normal = _is_normal(run)
+    is_good = not (run.missing() or doubled.late or doubled.unflagged)
+    return is_good and bool(noticed) and bool(alone) and native > 0 and is_normal
+
+
+def _is_normal(run: Run) -> bool:
+    """Whether what was published some seconds after it left came once, to AMQP consumers, without delay."""
+    since = run.left_at + NORMAL_AFTER_S
+    late = {number for number, at in run.published_at.items() if since <= at and number in run.confirmed}
+    waits = sorted(
+        at - run.published_at[number] for at, who, number, _ in run.deliveries if number in late and who == "amqp"
+    )
+    middle_s = waits[len(waits) // 2] if waits else float("inf")
+    sys.stdout.write(
+        f"afterwards: {len(late)} confirmed, {len(waits)} delivered to AMQP consumers, wait {middle_s * 1000:.0f} ms "
+        f"median, {waits[-1] * 1000 if waits else 0:.0f} ms longest\n"
+    )
+    return bool(late) and len(waits) == len(late) and middle_s <= NORMAL_WAIT_S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 #: How many identities one generation holds; two generations are kept.
 CAPACITY = 4096
+_UNSEEN = (-1, 0)
 
 
 class Acknowledged:
@@ -35,25 +36,38 @@ class Acknowledged:
 
 
 class Repeated:
-    """MessageIDs that were stored again after an unknown result: only the first copy seen counts."""
+    """MessageIDs that were stored again after an unknown result: only the first copy seen counts.
+
+    One for all channels of a queue: the second copy may be in another one.
+    """
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
 
-    def watch(self, message_id: str, sequence: int = 0) -> None:
+    def watch(self, message_id: str, sequence: int = 0, generation: int = 0) -> None:
         """A second copy of this MessageID may turn up; ``sequence`` is the first's, if that was read already."""
         if len(self._seen) >= CAPACITY:
             del self._seen[next(iter(self._seen))]
-        self._seen.setdefault(message_id, sequence)
+        self._seen.setdefault(message_id, (generation, sequence) if sequence else _UNSEEN)
 
-    def is_second(self, sequence: int, message_id: str) -> bool:
-        """True when another Sequence with this MessageID was seen before; notes the first."""
+    def renew(self, message_id: str) -> None:
+        """The first copy has been stored elsewhere: which one is seen first is open again."""
+        if message_id in self._seen:
+            self._seen[message_id] = _UNSEEN
+
+    def settle(self, message_id: str, sequence: int, generation: int) -> None:
+        """This one is done with: any other copy is a second one."""
+        self.watch(message_id)
+        self._seen[message_id] = (generation, sequence)
+
+    def is_second(self, sequence: int, message_id: str, generation: int = 0) -> bool:
+        """True when another message with this MessageID was seen before; notes the first."""
         first = self._seen.get(message_id)
         if first is None:
             return False
-        if first == 0:
-            self._seen[message_id] = sequence
+        if first is _UNSEEN:
+            self._seen[message_id] = (generation, sequence)
             return False
-        return first != sequence
+        return first != (generation, sequence)

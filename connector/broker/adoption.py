@@ -25,6 +25,18 @@ class Adopted:
     def __len__(self) -> int:
         return len(self.held) + len(self.moving) + len(self.settled)
 
+    def is_held(self, message_id: str) -> bool:
+        """Whether a client has it, or had until it was requeued."""
+        return message_id in self.held or message_id in self.moving
+
+    def pass_on(self, message_ids: set[str], other: Adopted) -> None:
+        """The copies of these were copied once more, before they were read."""
+        for mine, others in ((self.held, other.held), (self.moving, other.moving)):
+            for message_id in message_ids.intersection(mine):
+                others[message_id] = mine.pop(message_id)
+        other.settled |= self.settled & message_ids
+        self.settled -= message_ids
+
     def settle(self, message: Message) -> None:
         """Acknowledged before its copy was read."""
         if self.held.pop(message.message_id, None) is not None:

@@ -239,7 +239,7 @@ class Broker(Census, Observer):
             self.add_source(queue.current)
             self.recovery.restore(queue)
         elif queue.record.generations.moving:
-            self.recovery.on_moving(queue)
+            self.recovery.resume(queue)
         for source in queue.sources:
             source.lease.handed_out_upto = (seen or {}).get(str(source.generation))
         self.mark_dirty(queue)
@@ -357,7 +357,7 @@ class Broker(Census, Observer):
         self.topology.events_since_snapshot = event_count
         self.log_start = snapshot["upto"] + 1 if snapshot is not None else 1
         self.is_loaded = True
-        self.recovery.check_server()
+        self.recovery.check_server(is_first=True)
         if self.group is None:
             self.look_for_drains()
             self.drop_leftovers(self.topology.version + 1)
@@ -477,17 +477,17 @@ class Broker(Census, Observer):
         """See ``VirtualHost``."""
         self._vhost(record.vhost).on_queue_deleted(record)
 
-    def on_queue_moving(self, record: QueueRecord) -> None:
+    def on_queue_moving(self, record: QueueRecord, source: int) -> None:
         """See ``Recovery``."""
         queue = self._vhost(record.vhost).queues.get(record.name)
         if isinstance(queue, StoredQueue):
-            self.recovery.on_moving(queue)
+            self.recovery.on_moving(queue, source)
 
-    def on_queue_moved(self, record: QueueRecord) -> None:
+    def on_queue_moved(self, record: QueueRecord, source: int) -> None:
         """See ``Recovery``."""
         queue = self._vhost(record.vhost).queues.get(record.name)
         if isinstance(queue, StoredQueue):
-            self.recovery.on_moved(queue)
+            self.recovery.on_moved(queue, source)
 
     def on_queue_rescued(self, record: QueueRecord) -> None:
         """See ``Recovery``."""

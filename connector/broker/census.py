@@ -6,7 +6,7 @@ are the leases' own (``backlog.py``).  Rules: design.md section 3, point 2, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from connector.broker.backlog import NEVER
 from connector.broker.latest import Latest
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 #: What QueuesInfo would say of a channel that it does not list.
 _NO_CHANNEL = ChannelInfo("", 0, 0, 0, 0, 0)
+
+
+class Looked(NamedTuple):
+    """What QueuesInfo says of one channel; ``waiting`` is None where its reported name is shared."""
+
+    waiting: int | None
+    subscribers: int
+    last_sequence: int
 
 
 class Census:
@@ -109,6 +117,7 @@ class Census:
                     self._count(source, source.lease.begin_snapshot(), candidates)
                     if source.lease.backlog:
                         self._active[source.queue] = None
+        self.recovery.log_server()
 
     def count_new(self, queue: StoredQueue) -> None:
         """Nobody can have used a queue that was made this moment: its first count may be a second old."""
@@ -125,13 +134,14 @@ class Census:
             return known_at
         return max(known_at, self._latest.since)
 
-    def look(self, source: Source, rows: list[ChannelInfo]) -> tuple[int | None, int]:
-        """What these rows say of one channel: (waiting, None when its reported name is shared; subscribers)."""
+    def look(self, source: Source, rows: list[ChannelInfo]) -> Looked:
+        """What these rows say of one channel."""
         name = names.reported_name(source.kubemq_channel)
         found = [row for row in rows if row.name == name]
         is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(found) > 1
         subscribers = max([row.subscribers for row in found], default=0)
-        return (None if is_shared else sum(row.waiting for row in found)), subscribers
+        last_sequence = max([row.last_sequence for row in found], default=0)
+        return Looked(None if is_shared else sum(row.waiting for row in found), subscribers, last_sequence)
 
     def count(self, source: Source, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
         """As ``on_snapshot`` for one channel; returns what is waiting, None when the reported name is shared."""

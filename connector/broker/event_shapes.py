@@ -100,11 +100,17 @@ def _is_generations(value: Any) -> bool:
     return isinstance(value, dict) and _fits(value, _GENERATIONS)
 
 
-def _is_older(value: Any) -> bool:
-    left = _tuple_of(_is_count, _list_of(_is_count))
-    return isinstance(value, dict) and all(
-        number.isascii() and number.isdigit() and left(item) for number, item in value.items()
+def _by_generation(*checks: Check) -> Check:
+    """An object with a generation's number as each name, and a list with these values."""
+    value_fits = _tuple_of(*checks)
+    return lambda value: (
+        isinstance(value, dict)
+        and all(number.isascii() and number.isdigit() and value_fits(item) for number, item in value.items())
     )
+
+
+def _is_order(value: Any) -> bool:
+    return _list_of(_is_count)(value) and value != []
 
 
 def _is_seen(value: Any) -> bool:
@@ -117,7 +123,12 @@ def _is_undrained(value: Any) -> bool:
     return _tuple_of(_is_name, _is_name)(value) or _tuple_of(_is_name, _is_name, _is_text)(value)
 
 
-_GENERATIONS: dict[str, Check] = {"current": _is_count, "moving": _is_count, "reason": _is_text, "older": _is_older}
+_GENERATIONS: dict[str, Check] = {
+    "order": _is_order,
+    "last": _is_count,
+    "moving": _by_generation(_is_count, _is_text, _is_flag),
+    "left": _by_generation(_is_count, _list_of(_is_count)),
+}
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
 _BINDING: dict[str, Check] = {
     "vhost": _is_name,
@@ -140,8 +151,14 @@ SHAPES: dict[str, dict[str, Check]] = {
     },
     "queue.deleted": {**_NAMED, "queue_id?": _is_count},
     "queue.drained": _NAMED,
-    "queue.moving": {**_NAMED, "generation": _is_count, "reason": _is_text},
-    "queue.moved": {**_NAMED, "generation": _is_count, "withheld": _is_count, "copied": _list_of(_is_count)},
+    "queue.moving": {**_NAMED, "source": _is_count, "generation": _is_count, "reason": _is_text},
+    "queue.moved": {
+        **_NAMED,
+        "source": _is_count,
+        "generation": _is_count,
+        "withheld": _is_count,
+        "copied": _list_of(_is_count),
+    },
     "queue.retired": {**_NAMED, "generation": _is_count},
     "queue.rescued": _NAMED,
     "queue.claimed": {**_NAMED, "queue_id": _is_count, "who": _is_name},

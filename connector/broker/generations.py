@@ -1,8 +1,8 @@
 """Which KubeMQ channels a queue consists of, and the events that change that.
 
-Owns the record of a queue's generations: its messages are written to the current one and read from all, oldest first.
-A queue moves to the next one when a crashed server withholds messages of it, or before the server's retention takes
-its oldest; the move is recorded when it begins and when it is done.  Pure; the fold is ``topology.py``'s, the moving
+Owns the record of a queue's generations: its messages are written to the current one and read from all in order.
+Messages move to a new one when a crashed server withholds some of them, or before the server's retention takes the
+oldest; a move is recorded when it begins and when it is done.  Pure; the fold is ``topology.py``'s, the moving
 ``move.py``'s.  Rules: design.md section 3, point 13.
 """
 
@@ -26,61 +26,125 @@ class Left:
 
 
 @dataclass(slots=True)
+class Moving:
+    """A move under way: copies go to this generation, for this reason.
+
+    ``is_rescued``: what was withheld has been freed meanwhile.
+    """
+
+    target: int
+    reason: str
+    is_rescued: bool = False
+
+
+@dataclass(slots=True)
 class Generations:
-    """A queue's channels: ``older`` by number, ascending; ``moving`` is the one a move is under way to (0: none)."""
+    """A queue's channels in reading order; it is written to the last one.
 
-    current: int = 0
-    moving: int = 0
-    reason: str = ""
-    older: dict[int, Left] = field(default_factory=dict)
+    ``last`` is the highest number ever used, ``moving`` says from where to where messages are being copied, ``left``
+    what moves have left behind.
+    """
 
-    def begin(self, generation: int, reason: str) -> bool:
-        """A move begins; False when it is not to the next generation."""
-        if generation != self.current + 1:
+    order: list[int] = field(default_factory=lambda: [0])
+    last: int = 0
+    moving: dict[int, Moving] = field(default_factory=dict)
+    left: dict[int, Left] = field(default_factory=dict)
+
+    @property
+    def current(self) -> int:
+        """The one that is written to."""
+        return self.order[-1]
+
+    def begin(self, source: int, generation: int, reason: str) -> bool:
+        """A move begins: copies go to a new generation after ``source``.
+
+        If that was the current one, what is published goes to the next but one from here on, so that it is read after
+        the copies.  False when another move was first.
+        """
+        if source not in self.order or source in self.moving or generation != self.last + 1:
             return False
-        self.moving, self.reason = generation, reason
+        is_current = source == self.current
+        self.order.insert(self.order.index(source) + 1, generation)
+        self.last = generation
+        if is_current:
+            self.last += 1
+            self.order.append(self.last)
+        self.moving[source] = Moving(generation, reason)
         return True
 
-    def finish(self, generation: int, withheld: int, copied: list[int]) -> bool:
-        """The move is done; False when it was not to the next generation."""
-        if generation != self.current + 1:
+    def finish(self, source: int, generation: int, withheld: int, copied: list[int]) -> bool:
+        """The move is done; False when there is no such move."""
+        moving = self.moving.get(source)
+        if moving is None or moving.target != generation:
             return False
-        self.older[self.current] = Left(withheld, copied)
-        self.current, self.moving, self.reason = generation, 0, ""
+        del self.moving[source]
+        before = self.left.get(source)
+        known = set(before.copied) if before else set()
+        self.left[source] = Left(0 if moving.is_rescued else withheld, sorted(known.union(copied)))
         return True
+
+    def is_target(self, generation: int) -> bool:
+        """Whether copies are still being stored there."""
+        return any(moving.target == generation for moving in self.moving.values())
 
     def retire(self, generation: int) -> bool:
         """An older generation is empty and is not looked at any more; the first one stays, for native producers."""
-        return bool(generation) and self.older.pop(generation, None) is not None
+        is_moving = generation in self.moving or self.is_target(generation)
+        if not generation or generation not in self.order[:-1] or is_moving:
+            return False
+        self.order.remove(generation)
+        self.left.pop(generation, None)
+        return True
 
     def rescue(self) -> bool:
         """What was withheld may be read again."""
-        withheld = sum(left.withheld for left in self.older.values())
-        for left in self.older.values():
+        withheld = sum(left.withheld for left in self.left.values())
+        for left in self.left.values():
             left.withheld = 0
-        return withheld > 0
+        for moving in self.moving.values():
+            moving.is_rescued = True
+        return withheld > 0 or bool(self.moving)
 
     def pack(self) -> dict[str, Any]:
         """As part of a snapshot."""
-        older = {str(number): [left.withheld, left.copied] for number, left in self.older.items()}
-        return {"current": self.current, "moving": self.moving, "reason": self.reason, "older": older}
+        return {
+            "order": self.order,
+            "last": self.last,
+            "moving": {
+                str(number): [moving.target, moving.reason, moving.is_rescued] for number, moving in self.moving.items()
+            },
+            "left": {str(number): [left.withheld, left.copied] for number, left in self.left.items()},
+        }
 
 
 def unpack_generations(packed: dict[str, Any] | None) -> Generations:
     """The reverse of ``Generations.pack``; of nothing: a queue that never moved."""
     if packed is None:
         return Generations()
-    older = {int(number): Left(withheld, copied) for number, (withheld, copied) in packed["older"].items()}
-    return Generations(packed["current"], packed["moving"], packed["reason"], older)
+    return Generations(
+        list(packed["order"]),
+        packed["last"],
+        {int(number): Moving(*moving) for number, moving in packed["moving"].items()},
+        {int(number): Left(withheld, copied) for number, (withheld, copied) in packed["left"].items()},
+    )
 
 
-def queue_moving(vhost: str, name: str, generation: int, reason: str) -> dict[str, Any]:
-    """The event before a move."""
-    return {"type": "queue.moving", "vhost": vhost, "name": name, "generation": generation, "reason": reason}
+def queue_moving(vhost: str, name: str, source: int, generation: int, reason: str) -> dict[str, Any]:
+    """The event before a move: ``source`` is copied to ``generation``."""
+    return {
+        "type": "queue.moving",
+        "vhost": vhost,
+        "name": name,
+        "source": source,
+        "generation": generation,
+        "reason": reason,
+    }
 
 
-def queue_moved(vhost: str, name: str, generation: int, withheld: int, copied: list[int]) -> dict[str, Any]:
-    """The event after it: from here on the queue is written to this generation.
+def queue_moved(
+    vhost: str, name: str, source: int, generation: int, withheld: int, copied: list[int]
+) -> dict[str, Any]:
+    """The event after it: all of ``source`` that can be read is in ``generation``.
 
     ``withheld`` messages stay unreadable in the one before; those with the Sequences ``copied`` are stored again.
     """
@@ -88,6 +152,7 @@ def queue_moved(vhost: str, name: str, generation: int, withheld: int, copied: l
         "type": "queue.moved",
         "vhost": vhost,
         "name": name,
+        "source": source,
         "generation": generation,
         "withheld": withheld,
         "copied": copied,

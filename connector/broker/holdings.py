@@ -53,6 +53,7 @@ class Holdings:
         self.adopted = Adopted()
         self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
         self.counts = Backlog()
+        self.generation = 0
         self.repeated = Repeated()
         self.redelivered_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
@@ -179,7 +180,7 @@ class Holdings:
         for pile in (self.held, self.moving, self.settled, *sent, {m.sequence: m for m in self.ready}):
             read.update((message.message_id, sequence) for sequence, message in pile.items())
         for message_id in message_ids:
-            self.repeated.watch(message_id, read.get(message_id, 0))
+            self.repeated.watch(message_id, read.get(message_id, 0), self.generation)
 
     def purge(self, done: Callable[[], None]) -> None:
         """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
@@ -277,13 +278,14 @@ class Holdings:
         if (self.orphans or self.departed) and self._is_back(sequence, message.message_id):
             return is_counted
         if self.adopted and self._is_adopted(sequence, message):
+            self.repeated.is_second(sequence, message.message_id, self.generation)  # this is the first
             return True
         if sequence in self.copied:
             self._add_settled(sequence, message)
             return True
         if sequence <= self.inherited_upto and is_ours(message.message_id):  # natives may use an id twice
             self.repeated.watch(message.message_id)
-        if self.repeated.is_second(sequence, message.message_id) or is_purged:
+        if self.repeated.is_second(sequence, message.message_id, self.generation) or is_purged:
             self._add_settled(sequence, message)
             return True
         if self.was_handed_out(sequence):
@@ -318,7 +320,7 @@ class Holdings:
             return False
         if (sequence, message_id) in self.departed:
             return False
-        return not (self.repeated.is_second(sequence, message_id) or self.counts.takes(sequence))
+        return not (self.repeated.is_second(sequence, message_id, self.generation) or self.counts.takes(sequence))
 
     def abandon(self) -> None:
         """Nothing here is mine any more; who waits for acknowledgements need not."""

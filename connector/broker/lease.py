@@ -111,6 +111,7 @@ class Lease(Holdings):
         self.sharing = Sharing()
         self.may_withhold = False  #: the server was restarted since the channel was known to be whole
         self.is_doubtful = False  #: so it is examined before anything else
+        self.is_unsure = False  #: the server was restarted in an earlier life: it may have handed out more than it says
         self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
         self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
         self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
@@ -124,13 +125,24 @@ class Lease(Holdings):
         self._asked = self._relinking = self._linked_upto = 0
         self._everything: int | None = None
         self._is_counted = True
-        self._has_left_some = False
+        self._has_left_some = self._is_dry = False
         self._stream_bytes = self._stream_gets = 0
 
     @property
     def is_at_rest(self) -> bool:
         """True when the known backlog is all there is: no Get and no recount is under way."""
         return self.state is State.IDLE or self.state is State.OPEN
+
+    @property
+    def has_nothing(self) -> bool:
+        """True when a get need not wait: nothing is there, or nothing that can be had."""
+        if self.must_keep:
+            return True
+        if self.is_doubtful or self.ready:
+            return False
+        if self.state is State.RECOVERING:
+            return self._is_dry
+        return self.is_at_rest and (self.backlog == 0 or self.is_full)
 
     @property
     def is_full(self) -> bool:
@@ -200,6 +212,8 @@ class Lease(Holdings):
         upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
         if self.handed_out_upto is not None:  # whoever read before us has said so
             upto = min(upto, self.handed_out_upto)
+        elif self.is_unsure:
+            upto = last_sequence
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
         self.inherited_upto = last_sequence
 
@@ -211,6 +225,7 @@ class Lease(Holdings):
     def doubt(self) -> None:
         """The server was restarted: where something was open it may withhold messages (point 12)."""
         self.may_withhold = True
+        self._recover_at = 0.0
         if self.state is not State.IDLE or self.mine_count or self.sent or self.counts.count:
             self.is_doubtful = True
 
@@ -428,7 +443,7 @@ class Lease(Holdings):
         if messages:
             size = self.cost_of(messages)
             self._stream_bytes += size
-            self._average_bytes = size / len(messages)
+            self._average_bytes = max(self._average_bytes, size / len(messages))
 
     def expect_larger(self) -> None:
         """An answer was too large: messages are larger than thought."""
@@ -530,6 +545,7 @@ class Lease(Holdings):
     def _note_short(self) -> None:
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
+        self._is_dry = not self.ready
         self.counts.on_short()
         self._suspect()
         self._back_off()
@@ -537,6 +553,7 @@ class Lease(Holdings):
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self._note_closed()
+        self._is_dry = False
         self._settle_again(self._proofs.take_back())
         self._back_off()
 

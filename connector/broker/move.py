@@ -1,4 +1,4 @@
-"""A queue's move to its next generation: what is stored again there, and who holds it then.
+"""A move of what is in one generation of a queue to another: what is stored again there, and who holds it then.
 
 Owns what has been copied and acknowledged so far, so that a move that is interrupted goes on, and the hand-over from
 the old lease to the new one.  Nothing held is ever given back to the old channel.  Knows no stream and no lane:
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from connector.broker.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from connector.broker.sources import Source
 
@@ -45,9 +45,9 @@ class Move:
         self.target = target
         self.reason = reason
         self.stored_count = 0
-        self.is_running = False
-        self.on_end: Callable[[], None] | None = None  # who waits until nothing more is stored by it
         self._copied: set[tuple[int, str]] = set()
+        self._copied_ids: set[str] = set()
+        self._unknown: set[tuple[int, str]] = set()  # perhaps stored; they are stored again, unless settled meanwhile
         self._acknowledged: set[int] = set()
 
     def copies(self, messages: Iterable[Message]) -> list[Copy]:
@@ -65,6 +65,7 @@ class Move:
                 self._choose(chosen, known, redelivered=True)
             elif lease.wants_copy(message):
                 flag = message.redelivered or lease.was_handed_out(message.sequence)
+                flag = flag or lease.adopted.is_held(message.message_id)
                 self._choose(chosen, message, redelivered=flag)
         return [chosen[key] for key in sorted(chosen)]
 
@@ -73,26 +74,33 @@ class Move:
         if key not in self._copied and key not in chosen:
             chosen[key] = Copy(message, self.target, redelivered=redelivered)
 
-    def on_stored(self, copies: Iterable[Copy]) -> None:
-        """These are stored in the new generation."""
-        for copy in copies:
+    def on_sent(self, count: int) -> None:
+        """So many copies are on their way."""
+        self.target.lease.counts.pending_count += count
+
+    def on_results(self, copies: list[Copy], errors: list[str]) -> None:
+        """What is stored in the new generation: all without an error."""
+        counts = self.target.lease.counts
+        for copy, error in zip(copies, errors, strict=True):
+            if error:
+                counts.on_refused()
+                continue
+            counts.on_stored()
+            self.target.lease.repeated.renew(copy.message.message_id)
             self._copied.add((copy.original.sequence, copy.original.message_id))
+            self._copied_ids.add(copy.original.message_id)
             self.stored_count += 1
 
-    def on_unknown(self, copies: Iterable[Copy]) -> None:
+    def on_unknown(self, copies: list[Copy]) -> None:
         """These may be stored: they are stored again under the same MessageIDs."""
         ids = []
         for copy in copies:
+            self.target.lease.counts.on_refused()
             copy.message.redelivered = True
             ids.append(copy.message.message_id)
+            self._unknown.add((copy.original.sequence, copy.original.message_id))
+            self.target.lease.repeated.renew(copy.message.message_id)
         self.target.lease.watch_repeated(ids)
-
-    def pause(self) -> None:
-        """Nothing is under way: it goes on later, is done, or its queue is deleted."""
-        self.is_running = False
-        ended, self.on_end = self.on_end, None
-        if ended is not None:
-            ended()
 
     def on_acknowledged(self, sequences: Iterable[int]) -> None:
         """These are done with in the old channel."""
@@ -107,7 +115,7 @@ class Move:
         return sorted(done - self._acknowledged)
 
     def hand_over(self) -> None:
-        """The new generation is current: what clients hold is held there, and the old lease has nothing any more."""
+        """All is copied: what clients hold is held there, and the old lease has nothing any more."""
         lease, adopted = self.old.lease, self.target.lease.adopted
         channel = self.target.kubemq_channel
         orphans = {key: message for key, message in lease.orphans.items() if key in self._copied}
@@ -121,8 +129,10 @@ class Move:
         for sequence, message in lease.settled.items():
             if (sequence, message.message_id) in self._copied:
                 adopted.settled.add(message.message_id)
+            elif (sequence, message.message_id) in self._unknown:
+                self.target.lease.repeated.settle(message.message_id, sequence, self.old.generation)
+        lease.adopted.pass_on(self._copied_ids, adopted)
         for waiting in (adopted.held, adopted.moving):
             for message in waiting.values():
                 message.sequence, message.kubemq_channel = 0, channel
-        self.target.lease.counts.on_given_back(self.stored_count)
         lease.leave()

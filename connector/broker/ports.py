@@ -73,6 +73,10 @@ class ChannelInfo:
         self.subscribers = subscribers
 
 
+#: How the embedded server's version ends.
+EMBEDDED = "-embedded"
+
+
 class ServerInfo:
     """What Ping says: host, version and the server's start time (seconds since the epoch)."""
 
@@ -82,6 +86,11 @@ class ServerInfo:
         self.host = host
         self.version = version
         self.start_time = start_time
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is ours: it withholds nothing after a crash, and forgets nothing of what it handed out."""
+        return self.version.endswith(EMBEDDED)
 
 
 class Receipt(Protocol):

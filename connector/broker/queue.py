@@ -18,12 +18,10 @@ from connector.broker.message import Message
 from connector.broker.move_receipt import MoveReceipt
 from connector.broker.outbox import Outbox, Submission
 from connector.broker.sources import Source, credit_after, lease_of, when_all
-from mapping import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from connector.broker.move import Move
     from connector.broker.ports import Consumer, Done, Receipt
     from connector.broker.topology import QueueRecord
 
@@ -55,7 +53,6 @@ class StoredQueue(Queue):
         self.is_held = False
         self.is_owned = True
         self._is_drained_elsewhere = False
-        self.move: Move | None = None
         self._outbox = outbox
         self._moves = MoveReceipt(self)
         self._submitted = 0
@@ -101,7 +98,7 @@ class StoredQueue(Queue):
     @property
     def is_unused(self) -> bool:
         """True when nobody here takes or holds anything of it, and nothing is under way: another may read it."""
-        if self.consumers or self._gets or self.is_dirty or self.is_held or self.move or self.unacked_count:
+        if self.consumers or self._gets or self.is_dirty or self.is_held or self.is_moving or self.unacked_count:
             return False
         return all(source.lease.is_unused for source in self.sources)
 
@@ -136,7 +133,6 @@ class StoredQueue(Queue):
         for source in self.sources:
             source.lease.leave()
         self.older.clear()
-        self.move = None
         self.kubemq_channel = kubemq_channel
         self.current = self.make_source(kubemq_channel, 0)
         self.lease = self._taking = self.current.lease
@@ -154,7 +150,17 @@ class StoredQueue(Queue):
     def make_source(self, kubemq_channel: str, generation: int) -> Source:
         """A channel that is to be one of its sources."""
         lease = self._new_lease(lambda: credit_after(self, generation))
+        lease.generation, lease.repeated = generation, self.lease.repeated
         return Source(self, kubemq_channel, generation, lease)
+
+    def source_of(self, generation: int) -> Source | None:
+        """The source with this number."""
+        return next((source for source in self.sources if source.generation == generation), None)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether messages are being copied from one of its channels to another."""
+        return any(source.move is not None for source in self.sources)
 
     def use(self, source: Source) -> None:
         """Write to this source from now on; the one before stays to be read."""
@@ -209,22 +215,12 @@ class StoredQueue(Queue):
             self._dispatch_all()
         else:
             super().dispatch()
-        if self._gets and not lease.ready and self._has_nothing():
+        if self._gets and all(source.lease.has_nothing for source in self.sources):
             gets, self._gets = self._gets, deque()
             for get in gets:
                 get(None)
         if lease.wants_reader() or (self.older and any(source.lease.wants_reader() for source in self.older)):
             self._hub.wake_reader(self)
-
-    def _has_nothing(self) -> bool:
-        """Whether a get need not wait any longer."""
-        for source in self.sources:
-            lease = source.lease
-            if not lease.must_keep and (
-                lease.is_doubtful or lease.ready or not (lease.is_at_rest and (lease.backlog == 0 or lease.is_full))
-            ):
-                return False
-        return True
 
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Into the lane's outbox; one confirm follows."""
@@ -371,7 +367,17 @@ class StoredQueue(Queue):
                 self.lease.purge(lambda: done(count))
             self._hub.mark_dirty(self)
 
-        self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
+        def count() -> None:
+            self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
+
+        self._when_still(count)
+
+    def _when_still(self, action: Callable[[], None]) -> None:
+        """Do it while no messages are being copied: one may be in two channels then, or in none that is read."""
+        if self.is_moving:
+            self._hub.call_later(RETRY_S, lambda: self._when_still(action))
+        else:
+            action()
 
     def abandon(self) -> None:
         """The queue is deleted, and another connector empties its channel."""
@@ -384,20 +390,15 @@ class StoredQueue(Queue):
             done()
             return
         self.release()
-        move, generation = self.move, self.record.generations.moving
-        if move is not None and move.is_running:
-            move.on_end = lambda: self._drain(done)
-            return
-        if generation and generation != self.current.generation:
-            channel = names.kubemq_channel(self.record.vhost, self.name, generation)
-            target = move.target if move is not None else self.make_source(channel, generation)
-            self.use(target)
-            self._hub.add_source(target)
-        for source in self.sources:
-            source.lease.trust()
-            source.lease.settle_everything()
-        self._purge_all(DRAIN_ROUNDS, done)
-        self._hub.mark_dirty(self)
+
+        def drop() -> None:
+            for source in self.sources:
+                source.lease.trust()
+                source.lease.settle_everything()
+            self._purge_all(DRAIN_ROUNDS, done)
+            self._hub.mark_dirty(self)
+
+        self._when_still(drop)
 
     def _purge_all(self, rounds: int, done: Callable[[], None]) -> None:
         """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from connector.broker.backlog import NEVER
 from connector.broker.generations import queue_moved, queue_moving, queue_retired, server_started
 from connector.broker.move import Move
 from mapping import names
@@ -16,7 +17,7 @@ from mapping import names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from connector.broker.ports import Done
+    from connector.broker.ports import Done, ServerInfo
     from connector.broker.queue import Queue, StoredQueue
     from connector.broker.sources import Source
     from connector.broker.topology import Topology
@@ -57,39 +58,48 @@ class Recovery:
     def __init__(self, around: Around) -> None:
         self._around = around
         self._server_start = 0
+        self._is_embedded = False
         self._is_logging = False
         self.move_count = 0
 
     # ------------------------------------------------------------------ doubt
 
-    def on_server(self, start_time: int) -> None:
-        """KubeMQ has answered a Ping; this is when it started (seconds since the epoch)."""
-        if start_time != self._server_start:
-            self._server_start = start_time
+    def on_server(self, server: ServerInfo) -> None:
+        """KubeMQ has answered a Ping."""
+        if server.start_time != self._server_start:
+            self._server_start = server.start_time
+            self._is_embedded = server.is_embedded
             if self._around.is_loaded:
                 self.check_server()
 
-    def check_server(self) -> None:
-        """Doubt every queue when the server is not the one that all queues were last looked at on."""
+    def check_server(self, *, is_first: bool = False) -> None:
+        """Doubt every queue when the server is not the one that all queues were last looked at on.
+
+        ``is_first``: it was restarted in an earlier life of ours, or between the two.
+        """
         known = self._around.topology.server_start
         if self._server_start in (0, known):
             return
         if known:
             self._around.report("KubeMQ was restarted: its queues are examined", start_time=self._server_start)
             for source in self._around.sources():
-                if not source.queue.is_deleted and source.queue.is_owned:
-                    source.lease.doubt()
-                    if source.lease.counts.withheld:  # the restart may have freed it
-                        source.lease.counts.withheld = 0
-                        source.lease.is_doubtful = True
-                    self.look(source)
+                if source.queue.is_deleted or not source.queue.is_owned:
+                    continue
+                if source.queue.record.generations.is_target(source.generation):
+                    continue  # a target has never been read: nothing of it was open
+                source.lease.is_unsure = is_first and not self._is_embedded
+                source.lease.doubt()
+                if source.lease.counts.withheld:  # the restart may have freed it
+                    source.lease.counts.withheld = 0
+                    source.lease.is_doubtful = True
+                self.look(source)
         self.log_server()
 
     def look(self, source: Source) -> None:
         """The lease may have come into doubt: then nothing is stored before it is examined."""
         queue = source.queue
         if source.lease.is_doubtful:
-            if queue.is_deleted:
+            if queue.is_deleted and source.move is None:
                 source.lease.trust()
                 return
             if source.is_current:
@@ -106,11 +116,15 @@ class Recovery:
         self.log_server()
 
     def log_server(self) -> None:
-        """Once no queue is in doubt any more, note the server's start: a later start of ours need not look again."""
+        """Once no queue is in doubt any more, note the server's start: a later start of ours need not look again.
+
+        A queue that was never counted is in doubt as well.
+        """
         around = self._around
         if self._is_logging or self._server_start in (0, around.topology.server_start) or not around.is_loaded:
             return
-        if any(source.lease.is_doubtful for source in around.sources()):
+        leases = [source.lease for source in around.sources()]
+        if any(lease.is_doubtful or (lease.may_withhold and lease.counts.known_at == NEVER) for lease in leases):
             return
         self._is_logging = True
         around.append(server_started(self._server_start), self._on_logged)
@@ -122,16 +136,6 @@ class Recovery:
 
     # ------------------------------------------------------------------ moving
 
-    def begin(self, source: Source, reason: str) -> Move:
-        """The move of this queue to its next generation, the one under way if there is one."""
-        queue = source.queue
-        if queue.move is None:
-            generation = source.generation + 1
-            channel = names.kubemq_channel(queue.record.vhost, queue.name, generation)
-            queue.move = Move(source, queue.make_source(channel, generation), reason)
-        queue.hold()
-        return queue.move
-
     def renew(self, source: Source) -> None:
         """The oldest message nears the server's retention: the queue moves, and all of it is stored anew."""
         lease = source.lease
@@ -139,86 +143,132 @@ class Recovery:
         self._around.report("queue is renewed before the server's retention", kubemq_channel=source.kubemq_channel)
         self.look(source)
 
-    def moving_event(self, move: Move) -> dict[str, Any] | None:
-        """The event that begins it, or None when it has come back already."""
-        record, generation = move.old.queue.record, move.target.generation
-        if record.generations.moving == generation:
-            return None
-        return queue_moving(record.vhost, record.name, generation, move.reason)
+    def moving_event(self, source: Source, reason: str) -> dict[str, Any]:
+        """The event that begins a move out of this source."""
+        record = source.queue.record
+        return queue_moving(record.vhost, record.name, source.generation, record.generations.last + 1, reason)
 
     def moved_event(self, move: Move, waiting: int) -> dict[str, Any]:
         """The event that ends it; so many messages are still in the old channel."""
-        record = move.old.queue.record
-        return queue_moved(record.vhost, record.name, move.target.generation, waiting, move.left_behind())
+        record, source = move.old.queue.record, move.old
+        return queue_moved(
+            record.vhost, record.name, source.generation, move.target.generation, waiting, move.left_behind()
+        )
 
-    def on_moving(self, queue: StoredQueue) -> None:
-        """A move has begun, here or elsewhere, or in an earlier life."""
-        queue.hold()
-        if queue.is_owned:
-            queue.current.lease.may_withhold = queue.current.lease.is_doubtful = True
-        self._around.mark_dirty(queue)
-
-    def on_moved(self, queue: StoredQueue) -> None:
-        """The new generation is current from now on."""
+    def on_moving(self, queue: StoredQueue, number: int) -> None:
+        """A move has begun, here or elsewhere: what is published goes behind the copies from here on."""
+        source = queue.source_of(number)
+        if source is None:
+            return
         generations = queue.record.generations
-        move, queue.move = queue.move, None
-        old = queue.current
-        if move is None or move.target.generation != generations.current:
-            channel = names.kubemq_channel(queue.record.vhost, queue.name, generations.current)
-            target = queue.make_source(channel, generations.current)
-            old.lease.leave()
+        if source.is_current:
+            queue.use(self._make(queue, generations.moving[number].target))
+            queue.use(self._make(queue, generations.current))
         else:
-            target = move.target
-            move.hand_over()
-        self._around.add_source(target)
-        queue.use(target)
-        left = generations.older[old.generation]
-        old.lease.counts.withheld = left.withheld
-        old.lease.copied.update(left.copied)
-        old.lease.may_withhold = left.withheld > 0
+            queue.older.insert(queue.older.index(source) + 1, self._make(queue, generations.moving[number].target))
+        self._start(queue, source)
+        self._around.report(
+            "messages of a queue are copied to a new channel",
+            queue=queue.name,
+            vhost=queue.record.vhost,
+            copied_from=source.kubemq_channel,
+            kubemq_channel=queue.kubemq_channel,
+            reason=generations.moving[number].reason,
+        )
+        queue.hold()  # what waits goes to the new channel, whether it was held or not
+        queue.release()
+
+    def _make(self, queue: StoredQueue, number: int) -> Source:
+        source = queue.make_source(names.kubemq_channel(queue.record.vhost, queue.name, number), number)
+        self._around.add_source(source)
+        return source
+
+    def _start(self, queue: StoredQueue, source: Source) -> None:
+        """Let the source's reader copy, if it is ours."""
+        if not queue.is_owned:
+            return
+        moving = queue.record.generations.moving[source.generation]
+        target = queue.source_of(moving.target)
+        if target is not None:
+            source.move = Move(source, target, moving.reason)
+            source.lease.may_withhold = source.lease.is_doubtful = True
+            self._around.mark_dirty(queue)
+
+    def on_moved(self, queue: StoredQueue, number: int) -> None:
+        """Everything is in the new channel from now on."""
+        source = queue.source_of(number)
+        if source is None:
+            return
+        move, source.move = source.move, None
+        self._leave(queue, source)
+        if move is None:
+            return
+        move.hand_over()
+        self._leave(queue, source)
+        left = queue.record.generations.left[number]
         self.move_count += 1
         self._around.report(
             "queue has moved to a new channel",
             queue=queue.name,
             vhost=queue.record.vhost,
-            kubemq_channel=target.kubemq_channel,
-            moved=move.stored_count if move else 0,
+            kubemq_channel=move.target.kubemq_channel,
+            moved=move.stored_count,
             withheld=left.unreadable,
-            withheld_in=old.kubemq_channel,
+            withheld_in=source.kubemq_channel,
             advice="kubemq-amqp rescue frees what is withheld" if left.unreadable else "",
         )
-        queue.release()
         self._around.mark_dirty(queue)
+        self.log_server()
+
+    def _leave(self, queue: StoredQueue, source: Source) -> None:
+        """What a move has left there, if one has."""
+        left = queue.record.generations.left.get(source.generation)
+        if left is not None:
+            source.lease.counts.withheld = left.withheld
+            source.lease.copied.update(left.copied)
+            source.lease.may_withhold = True  # should a Get be short, it is looked at
+
+    def abandon(self, source: Source) -> None:
+        """Its queue is deleted: there is nothing to examine or to copy any more."""
+        source.move = None
+        source.lease.trust()
+        self._around.mark_dirty(source.queue)
         self.log_server()
 
     def on_rescued(self, queue: StoredQueue) -> None:
         """What was withheld may be read now."""
-        for source in queue.older:
+        for source in queue.sources:
             source.lease.counts.withheld = 0
+            source.rescue_count += 1
         self._around.report("withheld messages are free again", queue=queue.name, vhost=queue.record.vhost)
         self._around.mark_dirty(queue)
 
     def restore(self, queue: StoredQueue) -> None:
         """Make the sources that the record tells of (the queue has the first one)."""
         generations = queue.record.generations
-        for number in sorted([*generations.older, generations.current]):
-            if number:
-                source = queue.make_source(names.kubemq_channel(queue.record.vhost, queue.name, number), number)
-                queue.use(source)
-                self._around.add_source(source)
-        for source in queue.older:
-            left = generations.older[source.generation]
-            source.lease.counts.withheld = left.withheld
-            source.lease.copied.update(left.copied)
-            source.lease.may_withhold = left.withheld > 0
-        if generations.moving:
-            self.on_moving(queue)
+        for number in generations.order[1:]:
+            queue.use(self._make(queue, number))
+        for source in queue.sources:
+            self._leave(queue, source)
+        self.resume(queue)
+
+    def resume(self, queue: StoredQueue) -> None:
+        """Go on with the moves that an earlier reader has begun."""
+        for number in queue.record.generations.moving:
+            source = queue.source_of(number)
+            if source is not None:
+                self._start(queue, source)
 
     def retire(self, source: Source) -> None:
         """An older generation was counted: when it is empty it is looked at no more, but for the first."""
         queue, lease = source.queue, source.lease
-        is_empty = not (lease.mine_count or lease.sent or lease.ready_count or lease.counts.withheld)
-        if queue.is_owned and source.generation and is_empty and source in queue.older and lease.counts.is_empty:
+        is_empty = not (lease.mine_count or lease.sent or lease.ready_count or lease.counts.withheld or lease.adopted)
+        if not queue.is_owned:
+            return
+        generations = queue.record.generations
+        if generations.is_target(source.generation) or source.generation in generations.moving:
+            return
+        if source.generation and is_empty and source in queue.older and lease.counts.is_empty:
             queue.older.remove(source)
             self._around.remove_source(source)
             self._around.append(queue_retired(queue.record.vhost, queue.name, source.generation), lambda _result: None)

@@ -9,7 +9,7 @@ back on such a channel goes to them.  Knows no transaction: the lease says when 
 from __future__ import annotations
 
 #: Without any sign of somebody else for so long, nobody is there (who polls has nothing open between two polls).
-FORGET_S = 3.0
+FORGET_S = 10.0
 
 
 class Sharing:

@@ -1,8 +1,8 @@
 """The KubeMQ channels of one stored queue: the current one, which is written to, and older generations, read first.
 
 Owns which lease a message belongs to, what of the queue's counts is in older channels, and the switch to a new
-generation when its event has come back.  The common case is one source, and costs nothing more.  Rules: design.md
-section 3, point 13.
+generation when the event of a move has come back.  While messages of a source are being copied, nothing behind it is
+read.  The common case is one source, and costs nothing more.  Rules: design.md section 3, point 13.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 
     from connector.broker.lease import Lease
     from connector.broker.message import Message
+    from connector.broker.move import Move
     from connector.broker.queue import StoredQueue
 
 
 class Source:
-    """One channel of a queue, with its lease."""
+    """One channel of a queue, with its lease; ``move``: its messages are being copied to the next source."""
 
-    __slots__ = ("generation", "kubemq_channel", "lease", "queue")
+    __slots__ = ("generation", "kubemq_channel", "lease", "move", "queue", "rescue_count")
 
     def __init__(self, queue: StoredQueue, kubemq_channel: str, generation: int, lease: Lease) -> None:
         self.queue = queue
         self.kubemq_channel = kubemq_channel
         self.generation = generation
         self.lease = lease
+        self.move: Move | None = None
+        self.rescue_count = 0  #: how often an operator has freed what was withheld
 
     @property
     def is_current(self) -> bool:
@@ -40,7 +43,7 @@ class Source:
     @property
     def has_messages(self) -> bool:
         """Whether something of it is to be delivered before anything newer."""
-        return self.lease.ready_count > 0
+        return self.move is not None or self.lease.ready_count > 0
 
 
 def lease_of(queue: StoredQueue, message: Message) -> Lease:
@@ -52,9 +55,11 @@ def lease_of(queue: StoredQueue, message: Message) -> Lease:
 
 
 def credit_after(queue: StoredQueue, generation: int) -> int:
-    """The queue's credit for this generation: none while an older one has messages."""
+    """The queue's credit for this generation: none while one before it has messages."""
     for source in queue.older:
-        if source.generation < generation and source.has_messages:
+        if source.generation == generation:
+            break
+        if source.has_messages:
             return 0
     return queue.credit()
 

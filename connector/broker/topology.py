@@ -148,11 +148,11 @@ class Observer:
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """The queue is gone, and its bindings (reported before)."""
 
-    def on_queue_moving(self, record: QueueRecord) -> None:
-        """A move to the next generation has begun."""
+    def on_queue_moving(self, record: QueueRecord, source: int) -> None:
+        """A move out of this generation has begun."""
 
-    def on_queue_moved(self, record: QueueRecord) -> None:
-        """The move is done: a new generation is current."""
+    def on_queue_moved(self, record: QueueRecord, source: int) -> None:
+        """The move out of this generation is done."""
 
     def on_queue_rescued(self, record: QueueRecord) -> None:
         """What older generations withheld may be read."""
@@ -233,23 +233,25 @@ class Topology:
         del self.queues[key]
         self.undrained[key] = self.members.owner_of(record) or event.get("member", "")
         self.members.forget(key)
-        if record.generations.current or record.generations.moving:
+        if record.generations.last:
             self.left[key] = record.generations
         self._observer.on_queue_deleted(record)
         return True
 
     def _queue_moving(self, _sequence: int, event: dict[str, Any]) -> bool:
         record = self.queues.get((event["vhost"], event["name"]))
-        if record is None or not record.generations.begin(event["generation"], event["reason"]):
+        if record is None or not record.generations.begin(event["source"], event["generation"], event["reason"]):
             return False
-        self._observer.on_queue_moving(record)
+        self._observer.on_queue_moving(record, event["source"])
         return True
 
     def _queue_moved(self, _sequence: int, event: dict[str, Any]) -> bool:
         record = self.queues.get((event["vhost"], event["name"]))
-        if record is None or not record.generations.finish(event["generation"], event["withheld"], event["copied"]):
+        if record is None or not record.generations.finish(
+            event["source"], event["generation"], event["withheld"], event["copied"]
+        ):
             return False
-        self._observer.on_queue_moved(record)
+        self._observer.on_queue_moved(record, event["source"])
         return True
 
     def _queue_retired(self, _sequence: int, event: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ import structlog
 from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
 from connector.runtime.identity import ProcessIdentity
+from connector.runtime.outage import Outage
 from connector.runtime.peers import PeerTasks
 from connector.runtime.queue_reader import QueueReader
 from connector.runtime.queue_writer import QueueWriter
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from connector.broker.broker import Settings
     from connector.broker.counters import Counters
+    from connector.broker.outbox import Outbox
     from connector.broker.ports import PeerBus, QueueStore, ServerInfo, TopologyLog
     from connector.broker.queue import StoredQueue
     from connector.broker.sources import Source
@@ -87,14 +89,24 @@ class Hub:
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
         self._memory_high_bytes = memory_high_bytes
         self._alarms: set[str] = set()
+        self.outage = Outage(counters, time.monotonic)
         self.snapshot = SharedSnapshot(store)
         self.counts = Counts(self.snapshot, self.broker, self.settle)
-        self.sync = TopologySync(topology_log, self.broker, self.settle)
+        self.sync = TopologySync(topology_log, self.broker, self.settle, self.outage)
         self.renewal = Renewal(self.broker, self.settle, store_retention_s)
-        self.writers = [
-            QueueWriter(outbox, store, counters, self.settle, self.check_link, publish_deadline_s, self.on_server)
-            for outbox in self.broker.outboxes
-        ]
+        self.writers = [self._make_writer(outbox, publish_deadline_s) for outbox in self.broker.outboxes]
+
+    def _make_writer(self, outbox: Outbox, deadline_s: float) -> QueueWriter:
+        return QueueWriter(
+            outbox,
+            self.store,
+            self.broker.counters,
+            self.settle,
+            self.check_link,
+            deadline_s,
+            self.on_server,
+            self.outage,
+        )
 
     def enter(self, bus: PeerBus, timeout_s: float, *, is_alone: bool) -> None:
         """Before the start: be one of several connectors, perhaps."""
@@ -141,7 +153,7 @@ class Hub:
         reader = self._readers.get(source)
         if reader is None:
             reader = self._readers[source] = QueueReader(
-                source, self.store, self.snapshot.rows, self.broker, self.settle, self._examining
+                source, self.store, self.snapshot.rows, self.broker, self.settle, self._examining, self.outage
             )
             self._reading[source] = self._tasks.start(
                 f"queue_reader {source.kubemq_channel}", reader.run(), lambda: self._on_reader_end(source)
@@ -244,22 +256,31 @@ class Hub:
 
     def on_ping(self, server: ServerInfo | None) -> None:
         """KubeMQ has answered a Ping, or has not (None)."""
-        self.is_reachable = server is not None
+        was_reachable, self.is_reachable = self.is_reachable, server is not None
         if server is None:
             for writer in self.writers:
                 writer.ask_first()
         else:
             self.on_server(server)
+            self.outage.on_answer()
+            if not was_reachable:
+                self.sync.try_again()
+                for writer in self.writers:
+                    writer.try_again()
         self.check_link()
 
     def on_server(self, server: ServerInfo) -> None:
         """KubeMQ has answered: it may be another one than before."""
-        self.broker.recovery.on_server(server.start_time)
+        self.broker.recovery.on_server(server)
+
+    @property
+    def is_down(self) -> bool:
+        """KubeMQ does not answer, or does not store."""
+        return not self.is_reachable or any(writer.is_failing for writer in self.writers)
 
     def check_link(self) -> None:
         """Publishers wait while KubeMQ does not answer (HA-07)."""
-        is_down = not self.is_reachable or any(writer.is_failing for writer in self.writers)
-        self.set_alarm(UNREACHABLE, is_on=is_down)
+        self.set_alarm(UNREACHABLE, is_on=self.is_down)
 
     # ------------------------------------------------------------------ batches
 

@@ -8,6 +8,7 @@ once, and stays there; no address is preferred.  Must not know gRPC.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -69,39 +70,50 @@ class Link:
         self._missed = 0
         self._stay_s = MIN_STAY_S
         self._stays_until = 0.0
+        self._hub: Hub | None = None
         self.move_count = 0
 
     def state(self) -> tuple[bool, str]:
         """Whether KubeMQ can be used, and why not."""
+        if self._hub is not None and self._hub.is_down:
+            return False, "no answer"
         if time.monotonic() - self._pinged_at > FRESH_S:
             return False, "no answer"
         trouble = self._store.trouble()
         return not trouble, trouble
 
-    async def connect(self) -> None:
+    async def connect(self) -> ServerInfo:
         """Until KubeMQ answers: no crash loop, not ready meanwhile."""
         while True:
             try:
-                await self._store.start()
+                server = await self._store.start()
             except StoreError as error:
                 log.warning("KubeMQ does not answer", kubemq=self._store.address, error=str(error))
                 await asyncio.sleep(jittered(PING_S))
             else:
                 self._pinged_at = time.monotonic()
-                return
+                return server
 
     async def run(self, hub: Hub) -> None:
         """Ping, and move when need be, until cancelled."""
+        self._hub = hub
+        noticed = hub.outage.noticed
         while True:
+            noticed.clear()
             await self._look(hub)
             hub.settle()
-            await asyncio.sleep(jittered(PING_S if hub.is_reachable else RETRY_PING_S))
+            if not hub.is_reachable:
+                await asyncio.sleep(jittered(RETRY_PING_S))
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(jittered(PING_S)):
+                    await noticed.wait()
 
     async def _look(self, hub: Hub) -> None:
         try:
             server = await self._store.ping()
         except StoreError as error:
-            log.warning("KubeMQ does not answer", kubemq=self._store.address, error=str(error))
+            hub.outage.on_loss("pings", error, kubemq=self._store.address)
             hub.on_ping(None)
             self._missed += 1
             if self._missed >= MISSED_PINGS:

@@ -1,9 +1,9 @@
 """Examines a queue after a restart of KubeMQ, and moves it to its next generation where messages are withheld.
 
 Owns the requests of that, on the stream of the queue's reader and a lane of its own; what is copied and who holds it
-then is ``broker/move.py``'s.  Everything that is there is read in one transaction, if the caps allow: a short answer,
-or another subscriber beside ours, means that the dead server's own subscription has the rest.  Rules: design.md section
-3, points 12 and 13.
+then is ``broker/move.py``'s.  One message is read: another subscriber beside ours means that the dead server's own
+subscription has some.  What is published waits no longer than until that is known or likely: it goes behind the
+copies, into a channel of its own.  Rules: design.md section 3, points 12 and 13; docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from connector.broker.lease import Event
 from connector.broker.outbox import BATCH_BYTES, BATCH_COUNT
-from connector.broker.ports import StoreError, TooMuch
+from connector.broker.ports import Rejected, StoreError, TooMuch
 from connector.broker.recovery import RETENTION, WITHHELD
 
 if TYPE_CHECKING:
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from connector.broker.broker import Broker
     from connector.broker.message import Message
     from connector.broker.move import Copy, Move
-    from connector.broker.ports import Answer, QueueStore, QueueStream
+    from connector.broker.ports import Answer, QueueStore, QueueStream, StoreLane
     from connector.broker.sources import Source
 
-#: One Get takes at most so many messages; bytes are bounded by what the queue has shown.
-READ_COUNT = 16_384
+#: One Get takes at most so many messages; bytes are bounded by what the queue has shown.  A Get that takes more than a
+#: second answers with what it has by then, and a busy server needs that for many thousands.
+READ_COUNT = 1_024
+#: Where nothing is withheld it is known sooner than this; a short Get alone takes a second.
+EARLY_S = 0.5
+#: A restarted server may count messages that it does not give yet: it is asked again after these pauses.
+PATIENCE_S = (0.1, 0.3)
 #: How often it is looked whether the last batch for the queue has been answered.
 POLL_S = 0.005
 
@@ -49,78 +54,90 @@ class QueueMover:
         self._broker = broker
         self._settle = settle
         self._stream = stream
+        self._begun: asyncio.Future[object] | None = None
+        self._rescue_count = source.rescue_count
+        self._is_withheld = False
+        self._read_upto = 0  # the last Sequence that was there when last read
 
     async def run(self) -> None:
-        """Trust the channel, or move the queue away from it."""
-        source, recovery = self._source, self._broker.recovery
+        """Trust the channel, or copy what can be read of it to a new one."""
+        source, queue, recovery = self._source, self._queue, self._broker.recovery
+        if queue.is_deleted:
+            recovery.abandon(source)
+            return
         if source.is_current:
-            self._queue.hold()
-            while self._queue.in_flight_count > 0:  # noqa: ASYNC110 # seldom, and soon over
+            queue.hold()
+            while queue.in_flight_count > 0:  # noqa: ASYNC110 # seldom, and soon over
                 await asyncio.sleep(POLL_S)
-        generations = self._queue.record.generations
-        answer, is_short, subscribers = None, False, 2
-        if not await self._is_ours_shared():
-            answer, is_short, subscribers = await self._read_all()
-            if not is_short and subscribers <= 1 and not generations.moving and not self._lease.is_due:
-                if answer is not None:
-                    await self._stream.close_transaction(answer.transaction_id)
-                recovery.trust(source)
-                self._settle()
-                return
-        if source.is_current:
-            reason = RETENTION if self._lease.is_due else WITHHELD
-            move = recovery.begin(source, generations.reason or reason)
-            move.is_running = True
-            try:
-                await self._move(move, answer, is_short=is_short)
-            finally:
-                move.pause()
-                self._settle()
+        answer, self._is_withheld = None, True
+        timer = asyncio.get_running_loop().call_later(EARLY_S, self._begin_early)
+        try:
+            if not await self._is_ours_shared():
+                answer, self._is_withheld = await self._examine()
+        finally:
+            timer.cancel()
+        if not self._is_withheld and self._begun is None and source.move is None and not self._lease.is_due:
+            if answer is not None:
+                await self._stream.close_transaction(answer.transaction_id)
+            recovery.trust(source)
+            self._settle()
+        elif source.is_current or source.move is not None or self._lease.is_due or self._has_messages(answer):
+            await self._move(answer)
         else:
             await self._accept_loss(answer)
+
+    @property
+    def _is_rescued(self) -> bool:
+        """What was withheld has been freed meanwhile: it is read as usual."""
+        return self._source.rescue_count != self._rescue_count
+
+    def _has_messages(self, answer: Answer | None) -> bool:
+        """Whether there is anything to copy."""
+        return self._lease.mine_count > 0 or (answer is not None and bool(answer.messages))
 
     async def _is_ours_shared(self) -> bool:
         """Whether our transaction is open and another one beside it; if ours is the only one it ends here."""
         lease = self._lease
         if not lease.transaction_id:
             return False
-        _, subscribers = self._broker.look(self._source, await self._store.snapshot())
+        subscribers = self._broker.look(self._source, await self._store.snapshot()).subscribers
         if subscribers > 1:
             return True
         await self._stream.close_transaction(lease.transaction_id)
         lease.on_event(Event.LOST)
         return False
 
-    async def _read_all(self) -> tuple[Answer | None, bool, int]:
-        """All that can be had; whether that is less than there is; and how many subscribers there are."""
+    async def _examine(self) -> tuple[Answer | None, bool]:
+        """Read one message; what came, and whether another subscriber than ours has some.
+
+        A server that was just started may count what it does not give yet: then it is asked again.
+        """
         began = self._lease.begin_snapshot()
         rows = await self._store.snapshot()
         self._broker.count(self._source, began, rows)
-        size = self._size(rows)
-        if not size:
-            return None, False, 1
-        size = max(1, size - self._lease.mine_count)  # what is withheld has mine: a short Get takes a second
-        answer = await self._get(size)
-        _, subscribers = self._broker.look(self._source, await self._store.snapshot())
-        is_short = len(answer.messages) < size
-        if is_short or subscribers > 1:
-            log.warning(
-                "messages are withheld",
-                kubemq_channel=self._source.kubemq_channel,
-                wanted=size,
-                reached=len(answer.messages),
-                subscribers=subscribers,
-            )
-        return answer, is_short, subscribers
+        if not self._size(rows):
+            return None, False
+        patience = iter(PATIENCE_S)
+        while True:
+            answer = await self._get(1)
+            subscribers = self._broker.look(self._source, await self._store.snapshot()).subscribers
+            if subscribers > 1:
+                channel = self._source.kubemq_channel
+                log.warning("messages are withheld, perhaps", kubemq_channel=channel, subscribers=subscribers)
+            pause_s = None if answer.messages or subscribers > 1 or self._queue.is_deleted else next(patience, None)
+            if pause_s is None:  # with nothing to give, KubeMQ has closed ours: the other one is the only one then
+                return answer, subscribers > 1 or not answer.messages
+            await self._stream.close_transaction(answer.transaction_id)
+            await asyncio.sleep(pause_s)
 
     def _size(self, rows: list[Any]) -> int:
-        """How many one Get is to ask for."""
-        waiting, _ = self._broker.look(self._source, rows)
+        """How much there is to be read, as far as is known."""
+        waiting, _, self._read_upto = self._broker.look(self._source, rows)
         if waiting is None:  # its name is reported together with another's
             waiting = self._lease.mine_count + self._lease.counts.count
         else:
             waiting -= self._lease.counts.withheld
-        return max(0, min(waiting, READ_COUNT, self._lease.answer_room()))
+        return max(0, waiting)
 
     async def _get(self, size: int) -> Answer:
         try:
@@ -133,7 +150,14 @@ class QueueMover:
         if not self._lease.on_proof(answer.failed_acks):
             raise StoreError("an acknowledgement was refused")
         self._lease.note_sizes(answer.messages)
+        if answer.messages:
+            self._read_upto = max(self._read_upto, answer.messages[-1].sequence)
         return answer
+
+    async def _count_unread(self) -> int | None:
+        """How much is there still of what was there at the last Get: others may have published meanwhile."""
+        waiting, _, last_sequence = self._broker.look(self._source, await self._store.snapshot())
+        return None if waiting is None else max(0, waiting - max(0, last_sequence - self._read_upto))
 
     async def _accept_loss(self, answer: Answer | None) -> None:
         """An older generation: what cannot be read there is counted as withheld, and the rest is read as usual."""
@@ -142,30 +166,52 @@ class QueueMover:
         transaction_id = answer.transaction_id if answer else ""
         if transaction_id:
             await self._stream.close_transaction(transaction_id)
-        waiting, _ = self._broker.look(self._source, await self._store.snapshot())
-        if waiting is not None and not lease.transaction_id:
-            lease.counts.withheld = max(0, waiting - reached)
+        unread = await self._count_unread()
+        if unread is not None and not lease.transaction_id and not self._is_rescued:
+            lease.counts.withheld = max(0, unread - reached) if self._is_withheld else 0
         self._broker.recovery.trust(self._source)
         self._settle()
 
     # ------------------------------------------------------------------ the move
 
-    async def _move(self, move: Move, answer: Answer | None, *, is_short: bool) -> None:
-        event = self._broker.recovery.moving_event(move)
-        if event is not None:
-            await self._append(event)
+    def _begin_early(self) -> None:
+        """It takes long, so the Get will be short: publishers need not wait for that, nor for the copies."""
+        source = self._source
+        if source.is_current and source.move is None and not self._queue.is_deleted:
+            self._begin()
+
+    def _begin(self) -> asyncio.Future[object]:
+        if self._begun is None:
+            reason = RETENTION if self._lease.is_due else WITHHELD
+            self._begun = self._append(self._broker.recovery.moving_event(self._source, reason))
+        return self._begun
+
+    async def _move(self, answer: Answer | None) -> None:
+        while self._source.move is None and not self._queue.is_deleted:
+            await self._begin()  # it is not the next when a move of another channel was first
+            self._begun = None
+        move = self._source.move
+        if move is None:
+            return
         await self._store_copies(move, answer.messages if answer else [])
         if answer is not None:
             await self._acknowledge(move, answer)
         elif self._lease.transaction_id:
             await self._acknowledge_mine(move)
-        while not is_short and (size := self._size(await self._store.snapshot())) > len(move.left_behind()):
-            answer = await self._get(size)
+        patience = iter(PATIENCE_S)
+        while (count := self._size(await self._store.snapshot()) - len(move.left_behind())) > 0:
+            answer = await self._get(min(count, READ_COUNT, self._lease.answer_room()))
             await self._store_copies(move, answer.messages)
             await self._acknowledge(move, answer)
-            is_short = len(answer.messages) < size
-        waiting, _ = self._broker.look(self._source, await self._store.snapshot())
-        await self._append(self._broker.recovery.moved_event(move, waiting or 0))
+            if not answer.messages:  # a Get waits a second for the first one
+                pause_s = None if self._is_withheld or self._queue.is_deleted else next(patience, None)
+                if pause_s is None:
+                    break
+                await asyncio.sleep(pause_s)
+        unread = await self._count_unread()
+        if not self._queue.is_deleted:
+            withheld = 0 if self._is_rescued or not self._is_withheld else unread or 0
+            await self._append(self._broker.recovery.moved_event(move, withheld))
         self._settle()
 
     async def _acknowledge(self, move: Move, answer: Answer) -> None:
@@ -198,31 +244,41 @@ class QueueMover:
         try:
             for batch in _batches(copies):
                 if self._queue.is_deleted:
-                    raise StoreError("the queue was deleted during its move")
-                try:
-                    errors = await lane.send(batch)
-                except StoreError:
-                    move.on_unknown(batch)
-                    raise
-                move.on_stored(copy for copy, error in zip(batch, errors, strict=True) if not error)
+                    return
+                errors = await self._store_batch(lane, move, batch)
                 refused = next((error for error in errors if error), "")
                 if refused:
                     raise StoreError(refused)
         finally:
             lane.cancel()
 
-    async def _append(self, event: dict[str, Any]) -> None:
-        """Write an event, and return when it has come back."""
+    async def _store_batch(self, lane: StoreLane, move: Move, batch: list[Copy]) -> list[str]:
+        move.on_sent(len(batch))
+        try:
+            errors = await lane.send(batch)
+        except Rejected as error:
+            errors = [str(error)] * len(batch)
+        except BaseException:
+            move.on_unknown(batch)
+            raise
+        move.on_results(batch, errors)
+        return errors
+
+    def _append(self, event: dict[str, Any]) -> asyncio.Future[object]:
+        """Write an event; the future raises StoreError when it was not recorded, and is done when it has come back."""
         back: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         def done(result: object) -> None:
-            if not back.done():
+            if back.done():
+                return
+            if isinstance(result, Exception):
+                back.set_exception(StoreError(f"the move was not recorded: {result}"))
+                back.exception()  # whoever began it may be gone
+            else:
                 back.set_result(result)
 
         self._broker.append(event, done)
-        result = await back
-        if isinstance(result, Exception):
-            raise StoreError(f"the move was not recorded: {result}")
+        return back
 
 
 def _batches(copies: list[Copy]) -> list[list[Copy]]:

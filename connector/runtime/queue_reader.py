@@ -14,6 +14,7 @@ import structlog
 
 from connector.broker.lease import Event, State, StepKind
 from connector.broker.ports import StoreError, TooMuch
+from connector.runtime.outage import Outage
 from connector.runtime.queue_mover import QueueMover
 
 if TYPE_CHECKING:
@@ -47,11 +48,13 @@ class QueueReader:
         broker: Broker,
         settle: Callable[[], None],
         examining: asyncio.Semaphore | None = None,
+        outage: Outage | None = None,
     ) -> None:
         self._source = source
         self._queue = source.queue
         self._lease = source.lease
         self._examining = examining or asyncio.Semaphore()
+        self._outage = outage or Outage(broker.counters, broker.clock)
         self._asks_first = False
         self._store = store
         self._snapshot = snapshot
@@ -121,8 +124,7 @@ class QueueReader:
         self._drop_stream()
         self._asks_first = True
         self._lease.on_event(Event.LOST)
-        self._broker.counters.link_losses += 1
-        log.warning("reading interrupted", kubemq_channel=self._source.kubemq_channel, error=str(error))
+        self._outage.on_loss("reads", error, kubemq_channel=self._source.kubemq_channel)
 
     def _drop_stream(self) -> None:
         stream, self._stream = self._stream, None
@@ -171,7 +173,7 @@ class QueueReader:
     async def _recover(self) -> None:
         lease = self._lease
         if self._asks_first:  # a restarted server is not read before it is known what it withholds
-            self._broker.recovery.on_server((await self._store.ping()).start_time)
+            self._broker.recovery.on_server(await self._store.ping())
             self._asks_first = False
             if lease.is_doubtful:
                 return

@@ -65,8 +65,10 @@ class BrokerQueues:
         return {
             "channel": queue.kubemq_channel,
             "channels": [self._channel(source) for source in queue.sources],
-            "moving_to": generations.moving or None,
-            "reason": generations.reason or None,
+            "moving": [
+                {"from": number, "to": moving.target, "reason": moving.reason}
+                for number, moving in generations.moving.items()
+            ],
             "in_doubt": queue.is_held,
         }
 

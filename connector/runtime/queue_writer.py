@@ -7,6 +7,7 @@ Owns the upstream stream and the pause after a lost link; order, retry and refus
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import structlog
 from connector.broker.outbox import on_results, on_unknown
 from connector.broker.ports import Rejected, StoreError
 from connector.runtime.link import jittered
+from connector.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +43,7 @@ class QueueWriter:
         on_link: Callable[[], None],
         deadline_s: float,
         on_server: Callable[[ServerInfo], None] | None = None,
+        outage: Outage | None = None,
     ) -> None:
         self._outbox = outbox
         self._store = store
@@ -53,6 +56,8 @@ class QueueWriter:
         self._deadline_s = deadline_s
         self._failing_since: float | None = None
         self._on_server = on_server
+        self._outage = outage or Outage(counters, time.monotonic)
+        self._again = asyncio.Event()
         self._asks_first = False
         self.is_busy = False
 
@@ -64,6 +69,10 @@ class QueueWriter:
     def is_failing(self) -> bool:
         """True since the last batch could not be sent."""
         return self._failing_since is not None
+
+    def try_again(self) -> None:
+        """KubeMQ is there again: a pause may end."""
+        self._again.set()
 
     def wake(self) -> None:
         """The outbox is no longer empty."""
@@ -115,7 +124,10 @@ class QueueWriter:
             self._on_link()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(jittered(self._pause_s))
+        self._again.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(jittered(self._pause_s)):
+                await self._again.wait()
         self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
 
     async def _send(self, batch: list[Submission]) -> None:
@@ -133,8 +145,7 @@ class QueueWriter:
             self._tell(on_results, batch, [str(error)] * len(batch))
         except StoreError as error:
             self._drop_lane()
-            self._counters.link_losses += 1
-            log.warning("storing interrupted", count=len(batch), error=str(error))
+            self._outage.on_loss("publishes", error, len(batch))
             self._asks_first = True
             self._tell(on_unknown, self._outbox, batch, str(error))
             self._check_deadline()

@@ -43,13 +43,7 @@ class Renewal:
         due_before = self._broker.clock() - DUE * self._retention_s
         for source in list(self._broker.sources()):
             lease, queue = source.lease, source.queue
-            if (
-                not source.is_current
-                or not queue.is_owned
-                or queue.is_deleted
-                or queue.move is not None
-                or lease.is_doubtful
-            ):
+            if not queue.is_owned or queue.is_deleted or queue.is_moving or lease.is_doubtful:
                 continue
             if not (lease.ready_count or lease.mine_count):
                 lease.oldest_since = None

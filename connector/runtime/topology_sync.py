@@ -6,6 +6,7 @@ Owns the two tasks and their reconnects; what events mean is the broker's (``bro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from connector.broker.ports import StoreError
 from connector.broker.topology import decode_event
 from connector.runtime.link import jittered
+from connector.runtime.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +35,15 @@ log = structlog.get_logger(__name__)
 class TopologySync:
     """Follows and feeds the topology log."""
 
-    def __init__(self, topology_log: TopologyLog, broker: Broker, settle: Callable[[], None]) -> None:
+    def __init__(
+        self, topology_log: TopologyLog, broker: Broker, settle: Callable[[], None], outage: Outage | None = None
+    ) -> None:
         self._log = topology_log
         self._broker = broker
         self._settle = settle
+        self._outage = outage or Outage(broker.counters, broker.clock)
         self._to_append: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        self._again = asyncio.Event()
         self.loaded = asyncio.Event()
         self.is_following = False
         self.on_applied: Callable[[], None] = lambda: None
@@ -65,11 +71,15 @@ class TopologySync:
         try:
             await self._log.append(data, self._broker.log_start)
         except StoreError as error:
-            log.warning("declaration not logged", error=str(error))
+            self._outage.on_loss("declarations", error)
             self._broker.on_append_failed(event_id, error)
             self._settle()
         finally:
             gate.release()
+
+    def try_again(self) -> None:
+        """KubeMQ is there again: a pause may end."""
+        self._again.set()
 
     async def run_follow(self) -> None:
         """Apply events as they come; after a lost link from the start again, skipping what is known."""
@@ -90,9 +100,12 @@ class TopologySync:
                     self.check_loaded()
                     self._settle()
             except StoreError as error:
-                log.warning("topology log interrupted", error=str(error))
+                self._outage.on_loss("topology", error)
             self.is_following = False
-            await asyncio.sleep(jittered(pause_s))
+            self._again.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(jittered(pause_s)):
+                    await self._again.wait()
             pause_s = min(MAX_PAUSE_S, pause_s * 2)
 
     def _check_gap(self, first: int) -> None:

@@ -61,6 +61,15 @@ def test_confirmed_messages_survive_the_embedded_server(
 
 
 @BOTH_SIGNALS
+def test_not_ready_while_the_embedded_server_is_away(connector: ConnectorProcess, how: signal.Signals) -> None:
+    if not connector.is_embedded:
+        pytest.skip("KUBEMQ_ADDRESS names a real server")
+    os.kill(connector.embedded_pid, how)
+    wait_until(lambda: not connector.is_ready())
+    connector.wait_ready()
+
+
+@BOTH_SIGNALS
 def test_confirmed_messages_survive_all_at_once(connector: ConnectorProcess, queue: str, how: signal.Signals) -> None:
     traffic.declare(connector.url, queue)
     traffic.publish_confirmed(connector.url, queue, numbered(MANY))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.ledger import Delivery, Disturbance, Ledger, Publish, Session, Settlement
-from tools.fault.verdict import LAST_LOOK, RECOVERY_S, WINDOW_S, Judge, Verdict
+from tools.fault.verdict import DEADLINE_S, LAST_LOOK, LATE, RECOVERY_S, WINDOW_S, Judge, Verdict
 
 DONE, REQUEUED = Settlement.DONE, Settlement.REQUEUED
 
@@ -366,12 +366,12 @@ def test_a_delivery_that_never_reached_its_client_may_have_been_moving(story: St
     assert verdict.counts["doubled by a move"] == 1
 
 
-def test_a_killed_kubemq_withholds(story: Story) -> None:
-    story.publish()
-    story.ledger.note("stuck", "q says 1 ready")
-    verdict = Judge(story.ledger, may_withhold=True).judge()
-    assert problems(verdict) == {}
-    assert verdict.counts["withheld: lost"] == verdict.counts["withheld: stuck"] == 1
+def test_as_many_may_be_missing_as_a_killed_kubemq_withholds(story: Story) -> None:
+    for _ in range(3):
+        story.publish()
+    verdict = Judge(story.ledger, may_withhold=True, withheld_count=2).judge()
+    assert problems(verdict) == {"lost": 1}
+    assert verdict.counts["missing, as withheld"] == 2
 
 
 def test_what_comes_after_the_last_restart_is_left_over(story: Story) -> None:
@@ -407,3 +407,19 @@ def test_the_pause_after_an_outage_is_measured(story: Story) -> None:
     assert outage.ended_at is not None
     assert late.fate_at is not None
     assert story.judge().pauses == [pytest.approx(late.fate_at - outage.ended_at)]
+
+
+def test_who_asks_in_an_outage_is_refused_at_the_deadline(story: Story) -> None:
+    session = story.open()
+    story.fault("backend", "BACKEND_KILL", DEADLINE_S)
+    story.end(session, f"closed by the server: {LATE}")
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["refused in an outage"] == 1
+
+
+def test_who_is_refused_without_an_outage_is_disconnected(story: Story) -> None:
+    session = story.open()
+    story.wait(DEADLINE_S + 1.0)
+    story.end(session, f"closed by the server: {LATE}")
+    assert problems(story.judge()) == {"disconnected": 1}

@@ -251,8 +251,8 @@ values = st.recursive(
 
 
 _OTHERS = (
-    queue_moving("default", "q", 1, "why"),
-    queue_moved("default", "q", 1, 0, []),
+    queue_moving("default", "q", 0, 1, "why"),
+    queue_moved("default", "q", 0, 1, 0, []),
     queue_retired("default", "q", 1),
     queue_rescued("default", "q"),
     server_started(1),

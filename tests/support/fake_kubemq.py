@@ -84,6 +84,7 @@ class FakeChannel:
         self.acked: list[Stored] = []
         self.open: list[FakeTransaction] = []
         self.get_count = self.short_count = 0
+        self.hidden_gets = 0  #: so many Gets find nothing yet, though it is counted
 
     def append(self, message: Message) -> int:
         """Store a copy at the tail; returns its Sequence."""
@@ -113,7 +114,8 @@ class FakeChannel:
         """Hand out what a new transaction asked for."""
         self.get_count += 1
         messages = []
-        for sequence in self.available()[: transaction.capacity]:
+        hidden, self.hidden_gets = self.hidden_gets > 0, max(0, self.hidden_gets - 1)
+        for sequence in () if hidden else self.available()[: transaction.capacity]:
             self.last_handed = max(self.last_handed, sequence)
             stored = self.stored[sequence]
             if stored.expired:
@@ -124,7 +126,8 @@ class FakeChannel:
         if len(messages) < transaction.capacity:
             self.short_count += 1
         self.open.append(transaction)
-        self.fill()
+        if not hidden:
+            self.fill()
         return messages
 
     def acknowledge(self, sequence: int) -> None:

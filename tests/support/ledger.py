@@ -134,6 +134,7 @@ class Ledger:
         self.disturbances: list[Disturbance] = []
         self.notes: dict[str, list[str]] = {}
         self.auto_ack_queues: set[str] = set()
+        self.rescued_at: float | None = None
         self._owed: set[tuple[str, str]] = set()
         self._uncertain: dict[Session, list[Delivery]] = {}
 
@@ -228,6 +229,10 @@ class Ledger:
     def owed(self, queue: str) -> int:
         """The same for one queue."""
         return sum(name == queue for _, name in self._owed)
+
+    def rescue(self) -> None:
+        """What was withheld comes from now on, out of order."""
+        self.rescued_at = self.now()
 
     def note(self, problem: str, text: str) -> None:
         """Something is wrong that shows at once, without the whole story."""

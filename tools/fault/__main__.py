@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kubemq_address=os.environ.get("KUBEMQ_ADDRESS", ""),
         kubemq_start=options.kubemq_start,
         kubemq_stop=options.kubemq_stop,
+        kubemq_signal=options.kubemq_signal,
+        kubemq_monitor=options.kubemq_monitor,
     )
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     totals: Counter[str] = Counter()
@@ -75,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kubemq-start", default="", help="command that starts KubeMQ; {folder} is the run's folder")
     parser.add_argument("--kubemq-stop", default="", help="command that stops it with {signal}: TERM or KILL")
+    parser.add_argument("--kubemq-signal", default="", help="command that sends it {signal}: STOP or CONT")
+    parser.add_argument("--kubemq-monitor", default="", help="command that prints HOST:PORT of its monitoring page")
     parser.add_argument("--keep", action="store_true", help="keep the folders of good runs too")
     return parser
 
@@ -107,6 +111,8 @@ def _replay(seed: int, options: argparse.Namespace) -> str:
     words += [f"--seconds {options.seconds:g}"]
     words += [f"--kubemq-start '{options.kubemq_start}'"] if options.kubemq_start else []
     words += [f"--kubemq-stop '{options.kubemq_stop}'"] if options.kubemq_stop else []
+    words += [f"--kubemq-signal '{options.kubemq_signal}'"] if options.kubemq_signal else []
+    words += [f"--kubemq-monitor '{options.kubemq_monitor}'"] if options.kubemq_monitor else []
     return " ".join(words)
 
 

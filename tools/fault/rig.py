@@ -105,13 +105,14 @@ class EmbeddedProcess:
 class CommandedServer:
     """A KubeMQ that two shell commands start and stop.
 
-    ``{folder}`` in them is a folder of this run, ``{signal}`` the signal's name without SIG.
+    ``{folder}`` in them is a folder of this run, ``{signal}`` the signal's name without SIG; a third one only sends it.
     """
 
-    def __init__(self, address: str, start: str, stop: str, folder: Path) -> None:
-        host, _, port = address.rpartition(":")
+    def __init__(self, target: Target, folder: Path) -> None:
+        host, _, port = target.kubemq_address.rpartition(":")
         self._address = (host, int(port))
-        self._commands = {"start": start, "stop": stop}
+        self._commands = {"start": target.kubemq_start, "stop": target.kubemq_stop}
+        self._signal = target.kubemq_signal
         self._folder = folder
 
     def address(self) -> tuple[str, int]:
@@ -138,7 +139,12 @@ class CommandedServer:
             raise RigError(f"the command to {which} KubeMQ ended with {code}: {template}")
 
     def send(self, number: signal.Signals) -> None:
-        """Not possible by command; scenarios for it do not ask for that."""
+        """See ``Server``; scenarios ask for that only where there is a command for it."""
+        subprocess.run(
+            [word.format(signal=number.name.removeprefix("SIG")) for word in shlex.split(self._signal)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
 
 
 class Child:
@@ -180,6 +186,7 @@ class Rig:
         self.backend_proxy: TcpProxy | None = None
         self.proxies = {name: TcpProxy(self._amqp_address) for name in scenario.clients}
         self._amqp_url = target.amqp_url
+        self._monitor = target.kubemq_monitor
         self._folder = folder
         self._flags = ["--drain-deadline-seconds", str(DRAIN_S)]
         if scenario.backend is Backend.CHILD:
@@ -188,7 +195,7 @@ class Rig:
         elif scenario.backend is Backend.PROXIED:
             self.server = EmbeddedProcess(folder, has_quirks=scenario.has_quirks)
         elif scenario.backend is Backend.REAL:
-            self.server = CommandedServer(target.kubemq_address, target.kubemq_start, target.kubemq_stop, folder)
+            self.server = CommandedServer(target, folder)
 
     def _amqp_address(self) -> tuple[str, int]:
         url = urlsplit(self.connector.url if self.connector is not None else self._amqp_url)
@@ -218,7 +225,8 @@ class Rig:
                 await self.backend_proxy.accept()
                 self.connector = ConnectorProcess(self._folder, self.backend_proxy.address, self._flags)
         if self.connector is not None:
-            await asyncio.to_thread(self.connector.start)
+            await asyncio.to_thread(self.connector.start, wait=False)
+            await self.wait_ready()
         for proxy in self.proxies.values():
             await proxy.accept()
 
@@ -226,6 +234,36 @@ class Rig:
         """Return when the connector serves.  Raises RigError."""
         if self.connector is not None:
             await asyncio.to_thread(self.connector.wait_ready, START_LIMIT_S)
+
+    async def withheld(self) -> int:
+        """How many messages the connector says that nobody can read."""
+        if self.connector is None:
+            return 0
+        return int((await asyncio.to_thread(self.connector.metrics)).get("kubemq_amqp_withheld_messages", 0))
+
+    @property
+    def can_rescue(self) -> bool:
+        """Whether the monitoring page of KubeMQ can be found."""
+        return bool(self._monitor)
+
+    async def rescue(self) -> None:
+        """``kubemq-amqp rescue``, as an operator does it.  Raises RigError."""
+        assert self.server is not None  # noqa: S101
+        host, port = self.server.address()
+        with (self._folder / "rescue.log").open("ab") as log:
+            finding = await asyncio.create_subprocess_exec(
+                *shlex.split(self._monitor), stdin=subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+            found, _ = await finding.communicate()
+            command = [
+                sys.executable, "-m", "connector", "rescue", "--kubemq-address", f"{host}:{port}",
+                "--monitor", found.decode().strip(),
+            ]  # fmt: skip
+            rescuing = await asyncio.create_subprocess_exec(
+                *command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            if await rescuing.wait():
+                raise RigError(f"the rescue failed; see {self._folder / 'rescue.log'}")
 
     async def stop(self) -> None:
         """End everything, stopped processes included."""
@@ -246,12 +284,21 @@ class Target:
     """What is given from outside: addresses and commands, empty where there are none."""
 
     def __init__(
-        self, *, amqp_url: str = "", kubemq_address: str = "", kubemq_start: str = "", kubemq_stop: str = ""
+        self,
+        *,
+        amqp_url: str = "",
+        kubemq_address: str = "",
+        kubemq_start: str = "",
+        kubemq_stop: str = "",
+        kubemq_signal: str = "",
+        kubemq_monitor: str = "",
     ) -> None:
         self.amqp_url = amqp_url
         self.kubemq_address = kubemq_address
         self.kubemq_start = kubemq_start
         self.kubemq_stop = kubemq_stop
+        self.kubemq_signal = kubemq_signal
+        self.kubemq_monitor = kubemq_monitor
 
     @property
     def can_restart(self) -> bool:

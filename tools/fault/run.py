@@ -47,11 +47,11 @@ class Outcome:
     losses: dict[str, int] = field(default_factory=dict)
 
 
-async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
+async def perform(scenario: Scenario, folder: Path, target: Target, run: Run | None = None) -> Outcome:
     """Run one scenario; logs stay in ``folder``."""
     (folder / "scenario.txt").write_text(scenario.describe() + "\n", encoding="utf-8")
-    ledger = Ledger()
-    run = _Run(scenario, ledger)
+    run = run or Run(scenario, Ledger())
+    ledger = run.ledger
     started = ledger.now()
     try:
         async with Rig(scenario, folder, target) as rig:
@@ -61,12 +61,19 @@ async def perform(scenario: Scenario, folder: Path, target: Target) -> Outcome:
             ledger.note("does not run", f"{type(error).__name__}: {error}")
     for text in _bugs_in(folder / "connector.log"):
         ledger.note("bug in the log", text)
-    judge = Judge(ledger, requeues_to_tail=scenario.backend is not Backend.NONE, may_withhold=_may_withhold(scenario))
+    judge = Judge(
+        ledger,
+        requeues_to_tail=scenario.backend is not Backend.NONE,
+        may_withhold=may_withhold(scenario),
+        withheld_count=run.withheld_count,
+    )
     verdict = judge.judge()
+    verdict.counts.update(run.counts)
     return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
 
 
-def _may_withhold(scenario: Scenario) -> bool:
+def may_withhold(scenario: Scenario) -> bool:
+    """Whether a real KubeMQ is killed, which keeps messages to itself then (docs/faults.md)."""
     return scenario.backend is Backend.REAL and any(fault.kind is FaultKind.BACKEND_KILL for fault in scenario.faults)
 
 
@@ -90,20 +97,26 @@ def _bugs_in(log: Path) -> list[str]:
     return [f"{count} x {text}" for text, count in found.items()]
 
 
-class _Run:
+class Run:
+    """One run; ``ledger`` has what came of it."""
+
+    drain_limit_s = DRAIN_LIMIT_S
+
     def __init__(self, scenario: Scenario, ledger: Ledger) -> None:
         mark = uuid.uuid4().hex[:8]
         exchanges = {exchange for exchange, _ in scenario.routes if exchange}
         self._names = {name: f"fault-{scenario.seed}-{mark}-{name}" for name in (*scenario.queues, *exchanges)}
-        self._scenario = scenario
-        self._ledger = ledger
+        self.scenario = scenario
+        self.ledger = ledger
         ledger.auto_ack_queues = set(scenario.auto_ack_queues)
         self.stage = Stage(scenario.seed, self._names)
+        self.withheld_count = 0
+        self.counts: Counter[str] = Counter()
 
     async def perform(self, rig: Rig) -> None:
         """All of it; problems are in the ledger."""
         await self._declare(rig)
-        ledger, scenario, stage = self._ledger, self._scenario, self.stage
+        ledger, stage = self.ledger, self.stage
         ledger.began_at = ledger.now()
         faults = Faults(rig, ledger)
         publishers, receivers = self._actors(rig)
@@ -113,21 +126,26 @@ class _Run:
                 async with asyncio.TaskGroup() as acting:
                     for actor in publishers:
                         acting.create_task(actor.run(), name=actor.name)
-                    async with asyncio.TaskGroup() as disturbing:
-                        for fault in scenario.faults:
-                            disturbing.create_task(faults.run(fault), name=str(fault))
-                        disturbing.create_task(asyncio.sleep(scenario.seconds))
+                    await self._disturb(rig, faults)
                     await rig.wait_ready()
                     stage.is_publishing = False
                 stage.is_draining = True
-                await self._drain(rig)
+                await self._drain_with_rescue(rig)
             finally:
                 stage.is_over = True
             await asyncio.wait(receiving)
         await self._look_again(rig)
 
+    async def _disturb(self, rig: Rig, faults: Faults) -> None:
+        """All faults at their times."""
+        del rig
+        async with asyncio.TaskGroup() as disturbing:
+            for fault in self.scenario.faults:
+                disturbing.create_task(faults.run(fault), name=str(fault))
+            disturbing.create_task(asyncio.sleep(self.scenario.seconds))
+
     def _actors(self, rig: Rig) -> tuple[list[Actor], list[Actor]]:
-        scenario, ledger, stage = self._scenario, self._ledger, self.stage
+        scenario, ledger, stage = self.scenario, self.ledger, self.stage
 
         def port(name: str) -> int:
             return rig.proxies[name].port
@@ -159,14 +177,14 @@ class _Run:
     async def _declare(self, rig: Rig) -> None:
         """Durable queues, one direct exchange, its bindings."""
         async with self._channel(rig) as channel:
-            for queue in self._scenario.queues:
+            for queue in self.scenario.queues:
                 await channel.call(commands.Queue.Declare(queue=self._names[queue], durable=True))
-            for exchange, key in self._scenario.routes:
+            for exchange, key in self.scenario.routes:
                 if exchange:
                     await channel.call(
                         commands.Exchange.Declare(exchange=self._names[exchange], exchange_type="direct", durable=True)
                     )
-                    for queue in self._scenario.routes[exchange, key]:
+                    for queue in self.scenario.routes[exchange, key]:
                         await channel.call(
                             commands.Queue.Bind(
                                 queue=self._names[queue], exchange=self._names[exchange], routing_key=key
@@ -175,59 +193,82 @@ class _Run:
 
     async def _counts(self, channel: Channel) -> dict[str, int]:
         counts = {}
-        for queue in self._scenario.queues:
+        for queue in self.scenario.queues:
             answer, _ = await channel.call(commands.Queue.Declare(queue=self._names[queue], passive=True, durable=True))
             counts[queue] = answer.message_count
         return counts
 
-    async def _drain(self, rig: Rig) -> None:
-        """Return when nothing is owed, all queues say they are empty and nothing arrives any more."""
-        ledger = self._ledger
-        limit = ledger.now() + DRAIN_LIMIT_S
+    async def _drain_with_rescue(self, rig: Rig) -> None:
+        """What a killed KubeMQ withholds is missing and nothing else; it comes after a rescue, if that can be done."""
+        if not may_withhold(self.scenario):
+            await self._drain(rig)
+            return
+        withheld = await self._drain(rig, less_withheld=True)
+        self.counts["withheld"] = withheld
+        if not rig.can_rescue:
+            self.withheld_count = withheld
+        elif withheld:
+            self.ledger.rescue()
+            await rig.rescue()
+            await self._drain(rig)
+            self.counts["rescued"] = withheld
+
+    async def _drain(self, rig: Rig, *, less_withheld: bool = False) -> int:
+        """Return when nothing is owed, all queues say they are empty and nothing arrives any more.
+
+        ``less_withheld``: as many may be owed as the connector says are withheld; returns how many that are.
+        """
+        ledger = self.ledger
+        limit = ledger.now() + self.drain_limit_s
         counts: dict[str, int] = {}
+        withheld = 0
         async with self._channel(rig) as channel:
             while ledger.now() < limit:
                 counts = await self._counts(channel)
-                if not ledger.owed_count and not any(counts.values()):
+                withheld = await rig.withheld() if less_withheld else 0
+                if ledger.owed_count <= withheld and not any(counts.values()):
                     before = len(ledger.deliveries)
                     await asyncio.sleep(QUIET_S)
                     if len(ledger.deliveries) == before:
-                        return
+                        return withheld
                 await asyncio.sleep(RETRY_S)
         for queue, count in counts.items():
             if count or ledger.owed(queue):
-                ledger.note("stuck", f"{queue} says {count} ready, {ledger.owed(queue)} owed")
+                text = f"{queue} says {count} ready, {ledger.owed(queue)} owed; {withheld} withheld in all"
+                ledger.note("stuck", text)
+        return withheld
 
     async def _look_again(self, rig: Rig) -> None:
         """Restart in order: what was acknowledged must not come back."""
         connector = rig.connector
         if connector is not None:
-            noted = self._ledger.disturb("connector", "LAST_RESTART")
+            noted = self.ledger.disturb("connector", "LAST_RESTART")
             await asyncio.to_thread(connector.terminate)
-            if rig.server is not None and self._scenario.backend is Backend.PROXIED:
+            if rig.server is not None and self.scenario.backend is Backend.PROXIED:
                 await rig.server.end(signal.SIGTERM)
                 await rig.server.start()
-            await asyncio.to_thread(connector.start)
-            self._ledger.heal(noted)
-        session = self._ledger.open_session(LAST_LOOK)
-        for queue in self._scenario.queues:
+            await asyncio.to_thread(connector.start, wait=False)
+            await rig.wait_ready()
+            self.ledger.heal(noted)
+        session = self.ledger.open_session(LAST_LOOK)
+        for queue in self.scenario.queues:
             try:
                 async with self._channel(rig) as channel:
                     while await self._take(channel, session, queue):
                         pass
             except Gone as gone:
-                self._ledger.note("stuck", f"{queue} after the last restart: {gone}")
-        self._ledger.end_session(session, "left")
-        if self._scenario.backend in {Backend.REAL, Backend.NONE} and not _may_withhold(self._scenario):
+                self.ledger.note("stuck", f"{queue} after the last restart: {gone}")
+        self.ledger.end_session(session, "left")
+        if self.scenario.backend in {Backend.REAL, Backend.NONE} and not may_withhold(self.scenario):
             async with self._channel(rig) as channel:
-                for name in self._scenario.queues:
+                for name in self.scenario.queues:
                     await channel.call(commands.Queue.Delete(queue=self._names[name]))
 
     async def _take(self, channel: Channel, session: Session, queue: str) -> bool:
         method, content = await channel.call(commands.Basic.Get(queue=self._names[queue]))
         if not isinstance(method, commands.Basic.GetOk):
             return False
-        ledger = self._ledger
+        ledger = self.ledger
         message_id = content.partition(b"|")[0].decode("ascii", "replace")
         delivery = ledger.deliver(queue, message_id, session, "", redelivered=bool(method.redelivered))
         if delivery is not None:

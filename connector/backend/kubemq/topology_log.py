@@ -228,3 +228,4 @@ class _Appender:
             for waiter in self._pending.values():
                 if not waiter.done():
                     waiter.set_exception(type(error)(str(error)))
+                    waiter.exception()  # whoever waits may have failed in writing

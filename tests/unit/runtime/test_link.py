@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from connector.broker.counters import Counters
 from connector.broker.ports import ServerInfo, Unavailable
 from connector.runtime.link import Link, jittered
+from connector.runtime.outage import Outage
 from tests.support.waiting import until
 
 
@@ -48,6 +51,11 @@ class Hub:
     def __init__(self) -> None:
         self.pings: list[ServerInfo | None] = []
         self.sync = SimpleNamespace(recognises=None)
+        self.outage = Outage(Counters(), time.monotonic)
+
+    @property
+    def is_down(self) -> bool:
+        return not self.is_reachable
 
     @property
     def is_reachable(self) -> bool:
@@ -87,6 +95,13 @@ async def test_a_server_that_is_gone_is_left_for_one_that_is_there(store: Store,
     await until(lambda: store.pings > pings + 5)
     assert store.address == "c", "no address is preferred"
     assert (link.move_count, store.moves) == (1, 1)
+
+
+async def test_not_usable_as_soon_as_it_does_not_answer(store: Store, link: Link) -> None:
+    store.dead = {"a", "b", "c"}
+    await until(lambda: link.state() == (False, "no answer"))
+    store.dead = set()
+    await until(lambda: link.state() == (True, ""))
 
 
 async def test_one_lost_ping_is_no_reason(store: Store, link: Link) -> None:

@@ -9,7 +9,7 @@ import pytest
 from connector.runtime.renewal import DUE, Renewal
 from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
 from tests.support.waiting import until
-from tests.unit.runtime.test_queue_mover import BASE, FIRST, Running, running
+from tests.unit.runtime.test_queue_mover import BASE, SECOND, Running, running
 
 RETENTION_S = 1000.0
 
@@ -33,7 +33,7 @@ async def test_a_queue_with_an_old_message_moves_with_all_it_has(world: Running)
     renewal(world).look()
     world.hub.settle()
     await world.publish(2)
-    assert world.queue.kubemq_channel == FIRST
+    assert world.queue.kubemq_channel == SECOND
     await until(lambda: not world.stored(BASE))
     await world.ack_all(consumer, 10)
     assert [body for body, _ in consumer.seen] == [b"%d" % n for n in range(1, 11)]
