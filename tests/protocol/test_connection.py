@@ -277,7 +277,7 @@ def _broken_properties(client: Dialogue) -> bytes:
         (_too_large, 501),
         (_bad_end, 501),
         (_unknown_type, 501),
-        (_body_too_long, 501),
+        (_body_too_long, 505),
         (_broken_table, 502),
         (_broken_properties, 502),
         (_unknown_method, 503),
