@@ -456,6 +456,11 @@ class Lease(Holdings):
         return sorted(sequence for sequence in mine if sequence <= self._linked_upto)
 
     @property
+    def is_filled(self) -> bool:
+        """The open transaction has no room for more messages."""
+        return len(self.linked_sequences()) >= self._asked
+
+    @property
     def is_recycle_due(self) -> bool:
         """The stream has handed out enough: renew it before the next Get (point 14)."""
         return self._stream_bytes >= RECYCLE_BYTES or self._stream_gets >= RECYCLE_GETS

@@ -58,6 +58,7 @@ class QueueMover:
         self._rescue_count = source.rescue_count
         self._is_withheld = False
         self._read_upto = 0  # the last Sequence that was there when last read
+        self._open: list[tuple[str, list[int]]] = []  # full transactions that end when nothing is left to read
 
     async def run(self) -> None:
         """Trust the channel, or copy what can be read of it to a new one."""
@@ -195,43 +196,70 @@ class QueueMover:
             return
         await self._store_copies(move, answer.messages if answer else [])
         if answer is not None:
-            await self._acknowledge(move, answer)
+            await self._keep(move, answer, 1)
         elif self._lease.transaction_id:
-            await self._acknowledge_mine(move)
-        patience = iter(PATIENCE_S)
-        while (count := self._size(await self._store.snapshot()) - len(move.left_behind())) > 0:
-            answer = await self._get(min(count, READ_COUNT, self._lease.answer_room()))
-            await self._store_copies(move, answer.messages)
-            await self._acknowledge(move, answer)
-            if not answer.messages:  # a Get waits a second for the first one
-                pause_s = None if self._is_withheld or self._queue.is_deleted else next(patience, None)
-                if pause_s is None:
-                    break
-                await asyncio.sleep(pause_s)
+            await self._keep_mine(move)
+        await self._read_on(move)
+        while self._open:
+            await self._acknowledge(move, *self._open.pop())
         unread = await self._count_unread()
         if not self._queue.is_deleted:
             withheld = 0 if self._is_rescued or not self._is_withheld else unread or 0
             await self._append(self._broker.recovery.moved_event(move, withheld))
         self._settle()
 
-    async def _acknowledge(self, move: Move, answer: Answer) -> None:
-        """All of an answer, so that nothing of it is given back."""
-        sequences = [message.sequence for message in answer.messages]
-        if sequences:
-            await self._stream.ack_range(answer.transaction_id, sequences)
-        await self._stream.close_transaction(answer.transaction_id)
-        await self._prove()
-        move.on_acknowledged(sequences)
+    async def _read_on(self, move: Move) -> None:
+        """Copy everything that can be read."""
+        patience = iter(PATIENCE_S)
+        left = await self._left(move)
+        while left > 0:
+            asked = min(left, READ_COUNT, self._lease.answer_room())
+            answer = await self._get(asked)
+            await self._store_copies(move, answer.messages)
+            await self._keep(move, answer, asked)
+            if not answer.messages:  # a Get waits a second for the first one
+                pause_s = None if self._is_withheld or self._queue.is_deleted else next(patience, None)
+                if pause_s is None:
+                    break
+                await asyncio.sleep(pause_s)
+            left -= len(answer.messages)
+            if left <= 0 or len(answer.messages) < asked:
+                left = await self._left(move)
 
-    async def _acknowledge_mine(self, move: Move) -> None:
-        """All of the lease's own transaction: it was open when the others were seen."""
-        sequences = self._lease.linked_sequences()
+    async def _left(self, move: Move) -> int:
+        """How much there is still to be read, as far as is known."""
+        unread = self._size(await self._store.snapshot())
+        read = {sequence for _, sequences in self._open for sequence in sequences}
+        return unread - len(read.union(move.left_behind()))
+
+    async def _keep(self, move: Move, answer: Answer, asked: int) -> None:
+        """Leave a full transaction open: at its end what waits would go to whoever has room, as the dead have.
+
+        One that has room itself ends now, or it would take what the next Get is to bring.
+        """
+        sequences = [message.sequence for message in answer.messages]
+        if len(sequences) >= asked:
+            self._open.append((answer.transaction_id, sequences))
+        else:
+            await self._acknowledge(move, answer.transaction_id, sequences)
+
+    async def _keep_mine(self, move: Move) -> None:
+        """The same with the lease's own transaction: it was open when the others were seen."""
+        lease = self._lease
+        sequences = lease.linked_sequences()
+        if lease.is_filled:
+            self._open.append((lease.transaction_id, sequences))
+        else:
+            await self._acknowledge(move, lease.transaction_id, sequences)
+        lease.transaction_id = ""
+
+    async def _acknowledge(self, move: Move, transaction_id: str, sequences: list[int]) -> None:
+        """All of a transaction, so that nothing of it is given back."""
         if sequences:
-            await self._stream.ack_range(self._lease.transaction_id, sequences)
-        await self._stream.close_transaction(self._lease.transaction_id)
+            await self._stream.ack_range(transaction_id, sequences)
+        await self._stream.close_transaction(transaction_id)
         await self._prove()
         move.on_acknowledged(sequences)
-        self._lease.transaction_id = ""
 
     async def _prove(self) -> None:
         failed = await self._stream.barrier()

@@ -59,6 +59,7 @@ class FakeTransaction:
         self.unacked: dict[int, str] = {}
         self.parked: dict[int, None] = {}
         self.is_open = True
+        self.is_late = False  #: takes only what is to be given out when another one closes
 
     @property
     def spare(self) -> int:
@@ -70,7 +71,7 @@ class FakeTransaction:
         if self.is_open:
             self.is_open = False
             self.channel.open.remove(self)
-            self.channel.fill()
+            self.channel.fill(at_close=True)
 
 
 class FakeChannel:
@@ -101,10 +102,10 @@ class FakeChannel:
         taken = {s for transaction in self.open for pile in (transaction.unacked, transaction.parked) for s in pile}
         return [sequence for sequence in sorted(self.stored) if sequence not in taken]
 
-    def fill(self) -> None:
+    def fill(self, *, at_close: bool = False) -> None:
         """Push what is available into open subscriptions with room, unseen."""
         for transaction in self.open:
-            if transaction.spare <= 0:
+            if transaction.spare <= 0 or (transaction.is_late and not at_close):
                 continue
             for sequence in self.available()[: transaction.spare]:
                 transaction.parked[sequence] = None

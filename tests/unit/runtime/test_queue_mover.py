@@ -15,6 +15,7 @@ from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.topology import encode_event, name_event
+from connector.runtime import queue_mover
 from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
@@ -229,6 +230,23 @@ async def test_what_is_withheld_is_counted_and_comes_back_after_a_rescue(world: 
     await world.ack_all(consumer, 10)
     assert sorted(int(body) for body, _ in consumer.seen) == list(range(1, 11))
     await until(lambda: not world.stored(BASE))
+
+
+async def test_nothing_is_given_to_the_dead_while_a_deep_queue_is_read(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a transaction hands what waits to whoever has room: none ends before all is read."""
+    monkeypatch.setattr(queue_mover, "READ_COUNT", 4)
+    await world.publish(30)
+    consumer = world.consume(2)
+    await until(lambda: len(consumer.held) == 2)
+    dead = world.store.channel(BASE).open[0]
+    world.store.crash(withholds=True)
+    dead.capacity, dead.is_late = 100, True
+    await world.ping()
+    await world.ack_all(consumer, 30)
+    assert sorted(int(body) for body, _ in consumer.seen) == list(range(1, 31))
+    assert not dead.parked
 
 
 async def test_held_messages_can_be_requeued_over_a_move(world: Running) -> None:
