@@ -8,6 +8,8 @@ from __future__ import annotations
 
 #: How many identities one generation holds; two generations are kept.
 CAPACITY = 4096
+#: How many MessageIDs are remembered that were stored again.
+KNOWN_CAPACITY = 16_384
 _UNSEEN = (-1, 0)
 
 
@@ -38,36 +40,51 @@ class Acknowledged:
 class Repeated:
     """MessageIDs that were stored again after an unknown result: only the first copy seen counts.
 
-    One for all channels of a queue: the second copy may be in another one.
+    One for all channels of a queue: the second copy may be in another one.  Those that are known to be repeated are kept
+    until they are read, however long the queue is.  Of what an earlier life stored any may be, but copies lie close
+    together: a window is enough.
     """
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_known", "_passing")
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
+        self._passing: dict[str, tuple[int, int]] = {}
 
     def watch(self, message_id: str, sequence: int = 0, generation: int = 0) -> None:
         """A second copy of this MessageID may turn up; ``sequence`` is the first's, if that was read already."""
-        if len(self._seen) >= CAPACITY:
-            del self._seen[next(iter(self._seen))]
-        self._seen.setdefault(message_id, (generation, sequence) if sequence else _UNSEEN)
+        passed = self._passing.pop(message_id, _UNSEEN)
+        _add(self._known, KNOWN_CAPACITY, message_id, (generation, sequence) if sequence else passed)
+
+    def watch_passing(self, message_id: str) -> None:
+        """The same of a message that is read at this moment, and of which nobody knows."""
+        if message_id not in self._known:
+            _add(self._passing, CAPACITY, message_id, _UNSEEN)
 
     def renew(self, message_id: str) -> None:
         """The first copy has been stored elsewhere: which one is seen first is open again."""
-        if message_id in self._seen:
-            self._seen[message_id] = _UNSEEN
+        for pile in (self._known, self._passing):
+            if message_id in pile:
+                pile[message_id] = _UNSEEN
 
     def settle(self, message_id: str, sequence: int, generation: int) -> None:
         """This one is done with: any other copy is a second one."""
         self.watch(message_id)
-        self._seen[message_id] = (generation, sequence)
+        self._known[message_id] = (generation, sequence)
 
     def is_second(self, sequence: int, message_id: str, generation: int = 0) -> bool:
         """True when another message with this MessageID was seen before; notes the first."""
-        first = self._seen.get(message_id)
+        pile = self._known if message_id in self._known else self._passing
+        first = pile.get(message_id)
         if first is None:
             return False
         if first is _UNSEEN:
-            self._seen[message_id] = (generation, sequence)
+            pile[message_id] = (generation, sequence)
             return False
         return first != (generation, sequence)
+
+
+def _add(pile: dict[str, tuple[int, int]], capacity: int, message_id: str, first: tuple[int, int]) -> None:
+    if len(pile) >= capacity:
+        del pile[next(iter(pile))]
+    pile.setdefault(message_id, first)

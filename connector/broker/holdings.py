@@ -284,7 +284,7 @@ class Holdings:
             self._add_settled(sequence, message)
             return True
         if sequence <= self.inherited_upto and is_ours(message.message_id):  # natives may use an id twice
-            self.repeated.watch(message.message_id)
+            self.repeated.watch_passing(message.message_id)
         if self.repeated.is_second(sequence, message.message_id, self.generation) or is_purged:
             self._add_settled(sequence, message)
             return True

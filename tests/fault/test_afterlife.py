@@ -19,6 +19,8 @@ from tests.support.waiting import wait_until
 from tests.unit.embedded.process import EmbeddedProcess
 
 QUEUE = "afterlife"
+#: A foreign reader counts as gone after ten seconds without a sign of it.
+FORGET_LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def test_a_queue_moves_away_from_what_a_killed_server_withholds(
     assert traffic.bodies_of(traffic.drain(connector.url, QUEUE, 5)) == numbered(5, 40)
 
 
+@pytest.mark.timeout(60)
 def test_a_foreign_subscriber_is_noticed_and_not_fed(kubemq: EmbeddedProcess, connector: ConnectorProcess) -> None:
     """QueuesInfo says 2 with ours open: what clients hold is not given back as long as that lasts."""
     traffic.declare(connector.url, QUEUE)
@@ -69,7 +72,7 @@ def test_a_foreign_subscriber_is_noticed_and_not_fed(kubemq: EmbeddedProcess, co
         del stream
         for method, _, _ in got:
             channel.basic_ack(method.delivery_tag)
-        wait_until(lambda: connector.entries("channel is read by us alone"))
+        wait_until(lambda: connector.entries("channel is read by us alone"), FORGET_LIMIT_S)
         traffic.await_count(channel, got, 6)
 
 

@@ -113,7 +113,7 @@ class ReferenceReader:
         assert isinstance(body, bytes)
         assert isinstance(address, tuple)
         if len(body) > size:
-            return 501
+            return 505
         if len(body) == size:
             del self.contents[channel_no]
             if size <= self.max_body_bytes:

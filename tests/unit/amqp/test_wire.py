@@ -227,7 +227,7 @@ def test_plain_values_of_types_python_does_not_write() -> None:
     assert plain == {"d": decimal.Decimal("12.34"), "s": b"\xff", "t": 5}
 
 
-@pytest.mark.parametrize("value", [2**63, object(), {"k": 1 + 2j}])
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, object(), {"k": 1 + 2j}])
 def test_other_python_values_have_no_type(value: object) -> None:
     with pytest.raises(ValueError):
         wire.table_from_python({"k": value})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.broker.acknowledged import CAPACITY, Acknowledged, Repeated
+from connector.broker.acknowledged import CAPACITY, KNOWN_CAPACITY, Acknowledged, Repeated
 
 
 def test_an_acknowledged_message_is_known_by_both_its_names() -> None:
@@ -45,7 +45,28 @@ def test_the_first_copy_may_have_been_read_before() -> None:
 
 def test_the_oldest_watched_are_forgotten() -> None:
     repeated = Repeated()
-    for number in range(CAPACITY + 1):
+    for number in range(KNOWN_CAPACITY + 1):
         repeated.watch(str(number), 1)
     assert not repeated.is_second(2, "0")
     assert repeated.is_second(2, "1")
+
+
+def test_what_is_known_to_be_repeated_outlasts_what_only_may_be() -> None:
+    """It lies behind a long backlog of an earlier life, of which each message may be a second copy."""
+    repeated = Repeated()
+    repeated.watch("again")
+    for number in range(3 * CAPACITY):
+        repeated.watch_passing(f"old{number}")
+        assert not repeated.is_second(number, f"old{number}")
+    assert not repeated.is_second(90_000, "again")
+    assert repeated.is_second(90_001, "again")
+    assert repeated.is_second(90_002, f"old{3 * CAPACITY - 1}")
+
+
+def test_a_first_copy_that_was_read_in_passing_stays_the_first() -> None:
+    repeated = Repeated()
+    repeated.watch_passing("one")
+    assert not repeated.is_second(7, "one")
+    repeated.watch("one")
+    assert not repeated.is_second(7, "one")
+    assert repeated.is_second(8, "one")
