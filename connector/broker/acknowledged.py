@@ -40,8 +40,8 @@ class Acknowledged:
 class Repeated:
     """MessageIDs that were stored again after an unknown result: only the first copy seen counts.
 
-    One for all channels of a queue: the second copy may be in another one.  Those that are known to be repeated are kept
-    until they are read, however long the queue is.  Of what an earlier life stored any may be, but copies lie close
+    One for all channels of a queue: the second copy may be in another one.  Those that are known to be repeated are
+    kept until they are read, however long the queue is.  Of what an earlier life stored any may be, but copies lie close
     together: a window is enough.
     """
 
