@@ -41,8 +41,8 @@ class Repeated:
     """MessageIDs that were stored again after an unknown result: only the first copy seen counts.
 
     One for all channels of a queue: the second copy may be in another one.  Those that are known to be repeated are
-    kept until they are read, however long the queue is.  Of what an earlier life stored any may be, but copies lie close
-    together: a window is enough.
+    kept until they are read, however long the queue is.  Of what an earlier life stored any may be, but copies lie
+    close together: a window is enough.
     """
 
     __slots__ = ("_known", "_passing")
