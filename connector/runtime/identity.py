@@ -1,7 +1,7 @@
 """How connectors on one host know each other: whether the process of a member still runs.
 
 Owns the reading of /proc.  Only a process of the same boot and the same PID namespace can be told from here; of any
-other nothing is known, and it is waited for.
+other nothing is known, and it is waited for, as it is for one that /proc hides (``hidepid``).
 """
 
 from __future__ import annotations
@@ -18,31 +18,47 @@ if TYPE_CHECKING:
 class ProcessIdentity:
     """Implements ``broker.group.Identity``; ``process`` is empty where there is no /proc."""
 
-    def __init__(self) -> None:
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self.host = socket.gethostname()
         self.process = ""
+        self._proc = proc
         try:
-            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-            namespace = Path("/proc/self/ns/pid").readlink()
+            boot_id = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            namespace = (proc / "self/ns/pid").readlink()
         except OSError:
             return
         self._place = f"{boot_id} {namespace}"
-        started = _started(os.getpid())
+        started = self._started(os.getpid())
         if started:
             self.process = f"{self._place} {os.getpid()} {started}"
 
     def has_ended(self, member: Member) -> bool:
         """Whether that member's process is known not to run any more."""
-        place, _, rest = member.process.rpartition(" ")
+        place, _, started = member.process.rpartition(" ")
         place, _, pid = place.rpartition(" ")
-        return bool(self.process) and place == self._place and pid.isdecimal() and _started(int(pid)) != rest
+        if not self.process or place != self._place or not pid.isdecimal():
+            return False
+        return not _runs(int(pid)) or self._started(int(pid)) not in ("", started)
+
+    def _started(self, pid: int) -> str:
+        """When the process started, in clock ticks since the boot; "" when that cannot be read.
+
+        A zombie has not started at all: "never".
+        """
+        try:
+            stat = (self._proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return ""
+        fields = stat.rpartition(")")[2].split()
+        return "never" if fields[0] == "Z" else fields[19]
 
 
-def _started(pid: int) -> str:
-    """When the process started, in clock ticks since the boot; "" when it does not run (a zombie does not)."""
+def _runs(pid: int) -> bool:
+    """Whether there is a process of this id, may we signal it or not."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
