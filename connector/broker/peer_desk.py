@@ -200,12 +200,8 @@ class PeerDesk:
     def on_gone(self, member: str) -> None:
         """A member is gone, and with it what was in its memory and who consumed there."""
         self._receipts.pop(member, None)
-        for key, known in list(self._consumers.items()):
-            if known.pop(member, None) is not None and not known:
-                del self._consumers[key]
-                queue = self._find(list(key))
-                if isinstance(queue, StoredQueue | MemoryQueue) and queue.record.auto_delete and not queue.consumers:
-                    self._around.hub.on_unused(queue)
+        for key in list(self._consumers):
+            self._no_consumers(key, member)
         for host in self._around.hosts():
             for queue in [q for q in host.queues.values() if isinstance(q, RemoteQueue) and q.member_id == member]:
                 host.remove_remote(queue)
@@ -286,13 +282,20 @@ class PeerDesk:
 
     def _on_consumers(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         key = tuple(facts["q"])
-        known = self._consumers.setdefault(key, {})
         if facts["n"]:
-            known[member] = (facts["n"], facts["exclusive"])
+            self._consumers.setdefault(key, {})[member] = (facts["n"], facts["exclusive"])
         else:
-            known.pop(member, None)
-            if not known:
-                del self._consumers[key]
+            self._no_consumers(key, member)
+
+    def _no_consumers(self, key: tuple[Any, ...], member: str) -> None:
+        """A member has none any more: an auto-delete queue may go if it was the last that had some (QU-06)."""
+        known = self._consumers.get(key, {})
+        if known.pop(member, None) is None or known:
+            return
+        del self._consumers[key]
+        queue = self._find(list(key))
+        if isinstance(queue, StoredQueue | MemoryQueue) and queue.record.auto_delete and not queue.consumers:
+            self._around.hub.on_unused(queue)
 
     # ------------------------------------------------------------------ serving them
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from connector.broker.members import Member
 from connector.broker.peers import beat
+from connector.broker.requests import QueueDeclare
 from tests.support.broker_model import BrokerModel, Consumer
 
 
@@ -122,7 +125,54 @@ def test_a_hung_one_is_buried_and_comes_back_as_another() -> None:
     assert hung.group.may_read()
 
 
-def _declare(name: str) -> Any:
-    from connector.broker.requests import QueueDeclare
+def _auto_delete(pair: Pair, *, durable: bool) -> tuple[Any, Any]:
+    """An auto-delete queue of ``a``'s, as both see it."""
+    pair.a.start(pair.a.vhost.declare_queue, QueueDeclare("q", durable=durable, auto_delete=True), None)
+    pair.run()
+    return pair.a.vhost.queues["q"], pair.b.vhost.queues["q"]
 
+
+def _is_gone(pair: Pair) -> bool:
+    return not any("q" in replica.vhost.queues for replica in pair.all)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_auto_delete_queue_goes_when_its_last_consumers_go_at_once(durable: bool) -> None:
+    pair = Pair()
+    here, there = _auto_delete(pair, durable=durable)
+    first, second = Consumer(), Consumer()
+    here.add_consumer(first)
+    there.add_consumer(second)
+    pair.run()
+    here.remove_consumer(first)
+    there.remove_consumer(second)
+    pair.run()
+    assert _is_gone(pair)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_auto_delete_queue_goes_when_the_last_consumer_was_not_where_it_is(durable: bool) -> None:
+    pair = Pair()
+    here, there = _auto_delete(pair, durable=durable)
+    first, second = Consumer(), Consumer()
+    here.add_consumer(first)
+    pair.run()
+    there.add_consumer(second)
+    pair.run()
+    here.remove_consumer(first)
+    pair.run(0.5)
+    assert not _is_gone(pair)
+    there.remove_consumer(second)
+    pair.run()
+    assert _is_gone(pair)
+
+
+def test_an_auto_delete_queue_that_had_no_consumer_stays() -> None:
+    pair = Pair()
+    _auto_delete(pair, durable=False)
+    pair.run(3)
+    assert not _is_gone(pair)
+
+
+def _declare(name: str) -> Any:
     return QueueDeclare(name, durable=True)
