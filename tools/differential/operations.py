@@ -268,7 +268,8 @@ class Draw:
     def _delete_queue(self) -> Operation:
         flags = {"if_unused": self._is(0.3), "if_empty": self._is(0.3), "nowait": self._nowait()}
         if self._is(0.08):
-            return Operation("delete_queue", self._slot(), {"name": QUORUM, **flags, "if_unused": False, "if_empty": False})
+            fields = {"name": QUORUM, **flags, "if_unused": False, "if_empty": False}
+            return Operation("delete_queue", self._slot(), fields)
         return Operation("delete_queue", self._slot(), {"name": self._queue(), **flags})
 
     def _delete_exchange(self) -> Operation:
