@@ -338,7 +338,7 @@ class App:
             oldest_message_s=hub.renewal.oldest_age_s() if hub else 0.0,
             messages_withheld=sum(source.lease.unreadable_count for source in sources),
             members=hub.broker.member_count if hub else 0,
-            consumers_waiting=sum(len(queue.consumers) for queue in queues if not queue.is_owned),
+            consumers_waiting=sum(queue.waiting_count for queue in queues),
             queues_in_doubt=sum(queue.is_held for queue in queues if isinstance(queue, StoredQueue)),
             tasks=len(asyncio.all_tasks()),
             partial_bytes=hub.arriving.size if hub else 0,

@@ -184,6 +184,14 @@ class Away:
         request = {"op": "bind" if is_bound else "unbind", "x": key.exchange, "k": key.routing_key, "a": arguments}
         self._ask(queue, request, done, lambda: self.bind(queue, key, is_bound, done))
 
+    def tell_room(self, queue: RemoteQueue, limit: int) -> None:
+        """Consumers here take messages of a queue in another one's memory, up to this count of them from the start."""
+        self._peers.tell(queue.member_id, {"t": "room", "q": key_of(queue), "limit": limit})
+
+    def tell_settled(self, queue: RemoteQueue, op: str, sequences: list[int]) -> None:
+        """What became of messages that its owner has sent: ``done``, ``requeue``, or ``back`` when nobody saw them."""
+        self._peers.tell(queue.member_id, {"t": "settled", "q": key_of(queue), "op": op, "s": sequences})
+
     def _ask(self, queue: Queue, request: Facts, done: Done, again: Callable[[], None]) -> None:
         owner = self.owner_of(queue)
         if queue.is_deleted:
@@ -209,7 +217,8 @@ class Away:
     def want(self, queue: Queue) -> None:
         """Somebody consumes here: become the owner as soon as the present one lets go."""
         if isinstance(queue, RemoteQueue):
-            self._report_waiting(queue)
+            if queue.waiting_count:
+                self._report_waiting(queue)
         elif queue not in self.wishes:
             self._wish(queue)
 

@@ -67,6 +67,9 @@ class Hub(Protocol):
     def on_consumers_changed(self, queue: Queue) -> None:
         """The queue has one consumer more here, or one less."""
 
+    def lend(self, queue: Any) -> None:
+        """A queue in memory has messages that nobody here has room for."""
+
     def consumers_elsewhere(self, queue: Queue) -> tuple[int, bool]:
         """Consumers on other connectors, and whether one of them wants the queue for itself."""
 
@@ -119,6 +122,11 @@ class Queue:
         self._hub.on_consumers_changed(self)
         if not consumers and self.record.auto_delete and not self.is_deleted:
             self._hub.on_unused(self)
+
+    @property
+    def waiting_count(self) -> int:
+        """Consumers here that get nothing, as another connector reads the queue."""
+        return 0 if self.is_owned else len(self.consumers)
 
     def credit_changed(self) -> None:
         """A consumer has room again, or has lost it."""

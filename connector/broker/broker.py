@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from connector.broker.exchanges.binding import BindingKey
     from connector.broker.group import Identity
+    from connector.broker.memory_queue import MemoryQueue
     from connector.broker.ports import Clock, Done, QueueOwner
     from connector.broker.vhost_exchanges import Others
 
@@ -202,6 +203,11 @@ class Broker(Census, Observer):
         """See ``base_queue.Hub``."""
         if self.group is not None:
             self.group.desk.on_consumers_changed(queue)
+
+    def lend(self, queue: MemoryQueue) -> None:
+        """See ``base_queue.Hub``."""
+        if self.group is not None:
+            self.group.desk.lender.lend(queue)
 
     def consumers_elsewhere(self, queue: Queue) -> tuple[int, bool]:
         """See ``base_queue.Hub``."""

@@ -329,7 +329,7 @@ class Group:
     def waiting_consumer_count(self) -> int:
         """Consumers here of queues that another connector reads."""
         hosts = self._around.hosts()
-        return sum(len(q.consumers) for host in hosts for q in host.queues.values() if is_elsewhere(q))
+        return sum(q.waiting_count for host in hosts for q in host.queues.values())
 
 
 def is_elsewhere(queue: Queue) -> bool:

@@ -32,6 +32,16 @@ class MemoryQueue(Queue):
         """Delivered and unsettled."""
         return len(self._held)
 
+    def dispatch(self) -> None:
+        """As above; what the consumers here have no room for goes to those on other connectors."""
+        super().dispatch()
+        if self.ready:
+            self._hub.lend(self)
+
+    def take(self) -> Message:
+        """The next one, for a consumer on another connector."""
+        return self._take()
+
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Accept, or refuse at the process's mark for messages in memory."""
         hub = self._hub

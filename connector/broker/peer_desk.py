@@ -14,6 +14,7 @@ from connector.amqp.wire import read_table
 from connector.broker.away import BUSY, MOVED, key_of
 from connector.broker.errors import BrokerError
 from connector.broker.exchanges.binding import BindingKey
+from connector.broker.lending import Lender
 from connector.broker.memory_queue import MemoryQueue
 from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
@@ -99,8 +100,10 @@ class PeerDesk:
         self._consumers: dict[tuple[Any, ...], dict[str, tuple[int, bool]]] = {}
         self._asked: dict[StoredQueue, tuple[str, float]] = {}
         self._receipts: dict[str, StoredElsewhere] = {}
+        self.lender = Lender(peers, self._find, self._own_key)
         peers.handlers.update(
             {
+                "lent": self._on_lent,
                 "queue": self._on_queue,
                 "gone": self._on_queue_gone,
                 "taken": self._on_taken,
@@ -142,6 +145,7 @@ class PeerDesk:
 
     def withdraw(self, queue: Queue, done: Callable[[], None]) -> None:
         """It is gone: ``done`` when all know."""
+        self.lender.forget(queue)
         number = self._numbers.pop(queue, None)
         if number is None:
             done()
@@ -200,6 +204,7 @@ class PeerDesk:
     def on_gone(self, member: str) -> None:
         """A member is gone, and with it what was in its memory and who consumed there."""
         self._receipts.pop(member, None)
+        self.lender.on_gone(member)
         for key in list(self._consumers):
             self._no_consumers(key, member)
         for host in self._around.hosts():
@@ -266,6 +271,17 @@ class PeerDesk:
             return None
         record = QueueRecord(vhost, name, auto_delete=True)
         return RemoteQueue(record, self._around.hub, self._away, member, 0)
+
+    def _on_lent(self, member: str, facts: Facts, blobs: list[bytes]) -> None:
+        """A message of a queue in its memory, for a consumer here."""
+        queue = self._find_remote(member, facts["q"])
+        if queue is None:
+            self.peers.tell(member, {"t": "settled", "q": facts["q"], "op": "back", "s": [facts["s"]]})
+            return
+        header, body = blobs
+        message = Message(facts["x"], facts["k"], header, body, sequence=facts["s"])
+        message.redelivered, message.delivery_count = facts["again"], facts["count"]
+        queue.on_lent(message)
 
     def _on_bound(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         queue = self._find_remote(member, facts["q"])

@@ -231,6 +231,12 @@ class QueueOwner(Protocol):
     def purge(self, queue: Any, done: Callable[[object], None]) -> None:
         """Drop what is ready; the number."""
 
+    def tell_room(self, queue: Any, limit: int) -> None:
+        """Consumers here take so many messages of a queue in the owner's memory, counted from the first one on."""
+
+    def tell_settled(self, queue: Any, op: str, sequences: list[int]) -> None:
+        """They are ``done`` with, go back (``requeue``), or were seen by nobody (``back``)."""
+
     def acquire(self, queue: Any, done: Callable[[bool], None]) -> None:
         """Read the queue here from now on, if nobody else does: False when its owner uses it."""
 

@@ -53,7 +53,7 @@ class BrokerQueues:
             "state": "running",
             "node": self._broker.away.owner_of(queue) if not queue.is_owned else self._broker.member,
             "consumers": queue.consumer_count,
-            "consumers_waiting": 0 if queue.is_owned else len(queue.consumers),
+            "consumers_waiting": queue.waiting_count,
             "messages": ready + unacked,
             "messages_ready": ready,
             "messages_unacknowledged": unacked,

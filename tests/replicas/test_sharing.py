@@ -278,3 +278,53 @@ def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all(steady: Pair, c
         return False
 
     wait_until(is_gone)
+
+
+def test_a_consumer_of_a_queue_in_the_other_memory_takes_over_from_one_there(
+    steady: Pair, connect: Connect, name: str
+) -> None:
+    """A worker comes back on another connector before the first one misses it: nothing is lost, and order is kept."""
+    here, there, publisher = connect(steady.a), connect(steady.b), connect(steady.b)
+    here.queue_declare(name, auto_delete=True)
+    here.basic_qos(prefetch_count=1)
+    held: list[bytes] = []
+    here.basic_consume(name, lambda _c, _m, _p, body: held.append(body))
+    there.queue_declare(name, auto_delete=True)
+    there.basic_qos(prefetch_count=3)
+    got: list[tuple[bytes, bool, int]] = []
+    there.basic_consume(name, lambda _c, m, _p, body: got.append((body, m.redelivered, m.delivery_tag)))
+    for number in range(10):
+        publisher.basic_publish("", name, b"%d" % number, mandatory=True)
+    receive(here, held, 1)
+
+    def came(count: int) -> bool:
+        there.connection.process_data_events(0.01)
+        return len(got) >= count
+
+    acked: list[int] = []
+
+    def all_came() -> bool:
+        if came(len(acked) + 1):
+            for _, _, tag in got[len(acked) :]:
+                there.basic_ack(tag)
+                acked.append(tag)
+        return len(acked) == 10
+
+    wait_until(lambda: came(3))
+    here.connection.close()
+    wait_until(all_came)
+    assert sorted(body for body, _, _ in got) == [b"%d" % number for number in range(10)]
+    assert [body for body, redelivered, _ in got if redelivered] == held
+    fresh = [body for body, redelivered, _ in got if not redelivered]
+    assert fresh == sorted(fresh)
+    assert publisher.queue_declare(name, passive=True).method.message_count == 0
+    there.connection.close()
+
+    def is_gone() -> bool:
+        try:
+            connect(steady.a).queue_declare(name, passive=True)
+        except pika.exceptions.ChannelClosedByBroker as error:
+            return bool(error.reply_code == 404)
+        return False
+
+    wait_until(is_gone)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from connector.broker.members import Member
+from connector.broker.message import Message
 from connector.broker.peers import beat
 from connector.broker.requests import QueueDeclare
-from tests.support.broker_model import BrokerModel, Consumer
+from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 
 
 class Identity:
@@ -172,6 +173,103 @@ def test_an_auto_delete_queue_that_had_no_consumer_stays() -> None:
     _auto_delete(pair, durable=False)
     pair.run(3)
     assert not _is_gone(pair)
+
+
+def _memory_queue(pair: Pair, here: Consumer | None, there: Consumer) -> tuple[Any, Any]:
+    """A queue in the memory of ``a``, with consumers."""
+    queues = _auto_delete(pair, durable=False)
+    if here is not None:
+        queues[0].add_consumer(here)
+    queues[1].add_consumer(there)
+    pair.run()
+    return queues
+
+
+def _publish(pair: Pair, *numbers: int) -> None:
+    """In turn on one and the other."""
+    for number in numbers:
+        replica = pair.all[number % 2]
+        replica.vhost.queues["q"].publish(Message("", "q", b"", b"%d" % number), Publisher(), number)
+        pair.run(0.1)
+    pair.run(0.5)
+
+
+def test_a_consumer_elsewhere_is_served_of_a_queue_in_memory() -> None:
+    pair, there = Pair(), Consumer(2)
+    _, queue = _memory_queue(pair, None, there)
+    _publish(pair, *range(5))
+    assert there.bodies == [b"0", b"1"]
+    assert pair.b.group.waiting_consumer_count() == 0
+    assert _counts(pair) == (3, 1)
+    while there.got:
+        before = [message.redelivered for message in there.got]
+        assert not any(before)
+        queue.settle(there.got.pop(0))
+        pair.run(0.5)
+    assert _counts(pair) == (0, 1)
+    assert (pair.a.broker.memory_bytes, pair.b.broker.memory_bytes) == (0, 0)
+
+
+def _counts(pair: Pair) -> tuple[int, int]:
+    answers: list[tuple[int, int]] = []
+    failed = Answer()
+    pair.b.vhost.queues["q"].count(lambda ready, consumers: answers.append((ready, consumers)), failed)
+    pair.run(0.5)
+    assert not failed.is_there
+    return answers[0]
+
+
+def test_consumers_elsewhere_get_what_those_here_have_no_room_for() -> None:
+    pair, here, there = Pair(), Consumer(1), Consumer(1)
+    mine, _ = _memory_queue(pair, here, there)
+    _publish(pair, 0, 1, 2)
+    assert (here.bodies, there.bodies) == ([b"0"], [b"1"])
+    mine.settle(here.got.pop())
+    pair.run(0.5)
+    assert here.bodies == [b"2"]
+
+
+def test_what_a_consumer_elsewhere_refuses_comes_back_redelivered() -> None:
+    pair, there = Pair(), Consumer(1)
+    _, queue = _memory_queue(pair, None, there)
+    _publish(pair, 0, 1)
+    queue.requeue([there.got.pop()])
+    pair.run(0.5)
+    assert [(m.body, m.redelivered) for m in there.got] == [(b"1", False)]
+    queue.settle(there.got.pop())
+    pair.run(0.5)
+    assert [(m.body, m.redelivered, m.delivery_count) for m in there.got] == [(b"0", True, 1)]
+
+
+def test_what_a_dead_connector_had_is_delivered_again_where_the_queue_is() -> None:
+    pair, here, there = Pair(), Consumer(), Consumer(2)
+    mine, _ = _memory_queue(pair, None, there)
+    _publish(pair, 0, 1, 2)
+    assert there.bodies == [b"0", b"1"]
+    mine.add_consumer(here)
+    pair.run(0.5)
+    assert here.bodies == [b"2"]
+    pair.b.is_hung = True
+    pair.run(8)
+    assert [(m.body, m.redelivered) for m in here.got] == [(b"2", False), (b"0", True), (b"1", True)]
+
+
+def test_what_nobody_elsewhere_has_seen_goes_back_as_it_was() -> None:
+    pair, here, there = Pair(), Consumer(), Consumer(2)
+    mine, queue = _memory_queue(pair, None, there)
+    second = Consumer(2)
+    mine.add_consumer(second)  # keeps the queue
+    second.limit = 0
+    pair.run(0.5)
+    there.limit = 0  # sent on its way, then there is no room any more
+    _publish(pair, 0, 1)
+    assert not there.got
+    queue.remove_consumer(there)
+    pair.run(0.5)
+    mine.add_consumer(here)
+    pair.run(0.5)
+    assert [(m.body, m.redelivered) for m in here.got] == [(b"0", False), (b"1", False)]
+    assert pair.b.broker.memory_bytes == 0
 
 
 def _declare(name: str) -> Any:
