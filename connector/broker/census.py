@@ -158,7 +158,8 @@ class Census:
             return None  # nor is it known whose subscribers they are
         most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
         lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
-        subscribers = max([info.subscribers for info in candidates], default=0)
+        # while a queue is copied its reader has several transactions open: the count says nothing then
+        subscribers = max([info.subscribers for info in candidates], default=0) if source.move is None else 0
         last_sequence = None if is_shared else most.last_sequence
         if lease.on_snapshot(most.waiting, mark, last_sequence, subscribers):
             self._on_sharing(source, subscribers)

@@ -89,8 +89,7 @@ class Recovery:
                     continue  # a target has never been read: nothing of it was open
                 source.lease.is_unsure = is_first and not self._is_embedded
                 source.lease.doubt()
-                if source.lease.counts.withheld:  # the restart may have freed it
-                    source.lease.counts.withheld = 0
+                if source.lease.counts.withheld:  # the restart may have freed it: looked at, but nobody waits for that
                     source.lease.is_doubtful = True
                 self.look(source)
         self.log_server()

@@ -111,16 +111,21 @@ class QueueMover:
     async def _examine(self) -> tuple[Answer | None, bool]:
         """Read one message; what came, and whether another subscriber than ours has some.
 
-        A server that was just started may count what it does not give yet: then it is asked again.
+        A server that was just started may count what it does not give yet: then it is asked again.  What was withheld
+        before is looked for once.
         """
+        counts = self._lease.counts
         began = self._lease.begin_snapshot()
         rows = await self._store.snapshot()
         self._broker.count(self._source, began, rows)
-        if not self._size(rows):
+        size = self._size(rows)
+        if not size and not counts.withheld:
             return None, False
-        patience = iter(PATIENCE_S)
+        patience = iter(PATIENCE_S if size else ())
         while True:
             answer = await self._get(1)
+            if answer.messages:
+                counts.withheld = 0
             subscribers = self._broker.look(self._source, await self._store.snapshot()).subscribers
             if subscribers > 1:
                 channel = self._source.kubemq_channel

@@ -12,6 +12,7 @@ import pytest
 from connector.broker.counters import Counters
 from connector.broker.generations import queue_moving, queue_rescued
 from connector.broker.message import Message
+from connector.broker.ports import Answer
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.topology import encode_event, name_event
@@ -20,7 +21,7 @@ from connector.runtime.hub import Hub
 from connector.runtime.queue_view import BrokerQueues
 from connector.runtime.tasks import Tasks
 from connector.session.arriving import Arriving
-from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
+from tests.support.fake_kubemq import FakeKubeMQ, FakeStream, FakeTopologyLog, FakeTransaction
 from tests.support.waiting import until
 
 BASE = "amqp.default.q"
@@ -247,6 +248,46 @@ async def test_nothing_is_given_to_the_dead_while_a_deep_queue_is_read(
     await world.ack_all(consumer, 30)
     assert sorted(int(body) for body, _ in consumer.seen) == list(range(1, 31))
     assert not dead.parked
+
+
+async def test_nobody_waits_while_it_is_looked_whether_a_restart_has_freed_something(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KubeMQ takes a second for saying that there is nothing: what is behind goes on."""
+    await world.publish(10)
+    consumer = world.consume(20)
+    await until(lambda: len(consumer.held) == 10)
+    channel = world.store.channel(BASE)
+    world.ack(consumer, 10)
+    await until(lambda: not world.stored(BASE))
+    world.queue.remove_consumer(consumer)
+    await world.publish(4)
+    world.store.crash(withholds=False)
+    dead = FakeTransaction("dead", channel, 4)
+    channel.open.append(dead)
+    channel.fill()
+    world.store.zombies.append(dead)
+    consumer = world.consume(20)
+    await world.ping()
+    await until(lambda: world.queue.older and world.queue.older[0].lease.counts.withheld == 4)
+    asked, answer = asyncio.Event(), asyncio.Event()
+    real_get = FakeStream.get
+
+    async def get(stream: FakeStream, kubemq_channel: str, max_items: int) -> Answer:
+        if kubemq_channel == BASE:
+            asked.set()
+            await answer.wait()
+        return await real_get(stream, kubemq_channel, max_items)
+
+    monkeypatch.setattr(FakeStream, "get", get)
+    world.store.crash(withholds=False)
+    await world.ping()
+    await until(asked.is_set)
+    await world.publish(3)
+    await until(lambda: len(consumer.seen) == 3)
+    world.store.rescue()
+    answer.set()
+    await world.ack_all(consumer, 7)
 
 
 async def test_held_messages_can_be_requeued_over_a_move(world: Running) -> None:
