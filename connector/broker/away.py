@@ -184,6 +184,10 @@ class Away:
         request = {"op": "bind" if is_bound else "unbind", "x": key.exchange, "k": key.routing_key, "a": arguments}
         self._ask(queue, request, done, lambda: self.bind(queue, key, is_bound, done))
 
+    def admit(self, queue: Queue, is_exclusive: bool, done: Done, again: Callable[[], None]) -> None:
+        """None when a consumer may attach here, else AccessRefused; ``again`` begins anew, with another owner."""
+        self._ask(queue, {"op": "admit", "exclusive": is_exclusive}, done, again)
+
     def tell_room(self, queue: RemoteQueue, limit: int) -> None:
         """Consumers here take messages of a queue in another one's memory, up to this count of them from the start."""
         self._peers.tell(queue.member_id, {"t": "room", "q": key_of(queue), "limit": limit})

@@ -101,11 +101,28 @@ class Queue:
 
     # ------------------------------------------------------------------ consumers
 
+    def needs_admission(self, consumer: Consumer) -> bool:
+        """Whether only the owner can say if this one may attach: an exclusive consumer is the only one anywhere."""
+        return not self.is_owned and (consumer.exclusive or self._hub.consumers_elsewhere(self)[1])
+
+    def admit(self, consumer: Consumer, done: Done) -> None:
+        """``done`` gets None when the owner admits it: then attach it, or ``decline``; else an exception."""
+        if self.needs_admission(consumer):
+            self._hub.away.admit(self, consumer.exclusive, done, lambda: self.admit(consumer, done))
+        else:
+            done(None)
+
+    def decline(self) -> None:
+        """Whoever was admitted does not come."""
+        self._hub.on_consumers_changed(self)
+
     def add_consumer(self, consumer: Consumer) -> None:
         """Attach a consumer; raises AccessRefused when one side wants the queue for itself (CO-28)."""
         hub = self._hub
         count, is_exclusive = hub.consumers_elsewhere(self)
         if is_exclusive or (count and consumer.exclusive) or not self.consumers.admits(consumer):
+            if self.needs_admission(consumer):
+                self.decline()
             raise AccessRefused(f"{self.label} in exclusive use")
         self.consumers.add(consumer)
         hub.on_consumers_changed(self)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from connector.amqp.wire import read_table
 from connector.broker.away import BUSY, MOVED, key_of
-from connector.broker.errors import BrokerError
+from connector.broker.errors import AccessRefused, BrokerError
 from connector.broker.exchanges.binding import BindingKey
 from connector.broker.lending import Lender
 from connector.broker.memory_queue import MemoryQueue
@@ -98,6 +98,7 @@ class PeerDesk:
         self._numbers: dict[Queue, int] = {}
         self._last = 0
         self._consumers: dict[tuple[Any, ...], dict[str, tuple[int, bool]]] = {}
+        self._admitted: dict[tuple[Any, ...], str] = {}  # whose exclusive consumer is about to attach
         self._asked: dict[StoredQueue, tuple[str, float]] = {}
         self._receipts: dict[str, StoredElsewhere] = {}
         self.lender = Lender(peers, self._find, self._own_key)
@@ -196,15 +197,19 @@ class PeerDesk:
 
     def consumers_elsewhere(self, queue: Queue) -> tuple[int, bool]:
         """How many consumers the queue has on other connectors, and whether one of them is exclusive."""
-        if not self._consumers:
+        if not (self._consumers or self._admitted):
             return 0, False
-        known = self._consumers.get(tuple(self._own_key(queue)), {}).values()
-        return sum(count for count, _ in known), any(exclusive for _, exclusive in known)
+        key = tuple(self._own_key(queue))
+        known = self._consumers.get(key, {}).values()
+        count, is_exclusive = sum(count for count, _ in known), any(exclusive for _, exclusive in known)
+        return (count + 1, True) if key in self._admitted else (count, is_exclusive)
 
     def on_gone(self, member: str) -> None:
         """A member is gone, and with it what was in its memory and who consumed there."""
         self._receipts.pop(member, None)
         self.lender.on_gone(member)
+        for key in [key for key, admitted in self._admitted.items() if admitted == member]:
+            del self._admitted[key]
         for key in list(self._consumers):
             self._no_consumers(key, member)
         for host in self._around.hosts():
@@ -298,6 +303,8 @@ class PeerDesk:
 
     def _on_consumers(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         key = tuple(facts["q"])
+        if self._admitted.get(key) == member:
+            del self._admitted[key]
         if facts["n"]:
             self._consumers.setdefault(key, {})[member] = (facts["n"], facts["exclusive"])
         else:
@@ -353,21 +360,34 @@ class PeerDesk:
         if queue is None or not queue.is_owned:
             self.peers.answer(member, facts, error=MOVED)
         else:
-            self._do(queue, facts, done)
+            self._do(member, queue, facts, done)
 
-    def _do(self, queue: Queue, facts: Facts, done: Done) -> None:
+    def _do(self, member: str, queue: Queue, facts: Facts, done: Done) -> None:
         host = self._around.host(queue.record.vhost)
         op = facts["op"]
         if op == "count":
             queue.count(lambda ready, consumers: done([ready, consumers]), done)
         elif op == "purge":
             queue.purge(done)
+        elif op == "admit":
+            self._admit(member, queue, facts["exclusive"], done)
         elif op == "delete":
             host.delete_queue(queue.name, queue.owner, facts["if_unused"], facts["if_empty"], done)
         else:
             change = host.bind_queue if op == "bind" else host.unbind_queue
             arguments = read_table(base64.b64decode(facts["a"]), 0)[0]
             change(queue.name, facts["x"], facts["k"], arguments, queue.owner, done)
+
+    def _admit(self, member: str, queue: Queue, is_exclusive: bool, done: Done) -> None:
+        """Of exclusive consumers that come to several connectors at once the owner lets one attach (CO-28)."""
+        count, has_exclusive = self.consumers_elsewhere(queue)
+        has_exclusive = has_exclusive or any(consumer.exclusive for consumer in queue.consumers)
+        if has_exclusive or (is_exclusive and (count or queue.consumers)):
+            done(AccessRefused(f"{queue.label} in exclusive use"))
+            return
+        if is_exclusive:
+            self._admitted[tuple(self._own_key(queue))] = member
+        done(None)
 
     # ------------------------------------------------------------------ handing over
 

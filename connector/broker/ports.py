@@ -231,6 +231,9 @@ class QueueOwner(Protocol):
     def purge(self, queue: Any, done: Callable[[object], None]) -> None:
         """Drop what is ready; the number."""
 
+    def admit(self, queue: Any, is_exclusive: bool, done: Callable[[object], None], again: Callable[[], None]) -> None:
+        """None when a consumer may attach here; ``again`` when the owner has changed meanwhile."""
+
     def tell_room(self, queue: Any, limit: int) -> None:
         """Consumers here take so many messages of a queue in the owner's memory, counted from the first one on."""
 

@@ -260,9 +260,18 @@ def on_basic_consume(channel: Channel, method: commands.Basic.Consume) -> None:
         exclusive=bool(method.exclusive),
         arguments=arguments,
     )
+    if queue.needs_admission(consumer):
+        wait = channel.wait(lambda _: _attach(channel, method, consumer), lambda _: queue.decline())
+        queue.admit(consumer, wait)
+    else:
+        _attach(channel, method, consumer)
+
+
+def _attach(channel: Channel, method: commands.Basic.Consume, consumer: Consumer) -> None:
+    queue = consumer.queue
     if not (channel.connection.is_draining and queue.is_stored):
         queue.add_consumer(consumer)
-    if is_for_replies:
+    if method.queue == REPLY_TO:
         channel.replies = consumer
     else:
         channel.consumers[consumer.tag] = consumer

@@ -29,6 +29,15 @@ class Queue(Protocol):
     def label(self) -> str:
         """What texts call it: kind, name and virtual host."""
 
+    def needs_admission(self, consumer: Consumer) -> bool:
+        """Whether another connector must say first if this one may attach."""
+
+    def admit(self, consumer: Consumer, done: Done) -> None:
+        """Ask it; then attach the consumer, or ``decline``."""
+
+    def decline(self) -> None:
+        """The consumer that was admitted does not come."""
+
     def add_consumer(self, consumer: Consumer) -> None:
         """Attach; raises AccessRefused (exclusive use).  Delivery starts at the next ``dispatch``."""
 

@@ -328,3 +328,30 @@ def test_a_consumer_of_a_queue_in_the_other_memory_takes_over_from_one_there(
         return False
 
     wait_until(is_gone)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_of_two_exclusive_consumers_one_is_refused(steady: Pair, connect: Connect, name: str, durable: bool) -> None:
+    channels = [connect(steady.a), connect(steady.b)]
+    for number in range(10):
+        queue = f"{name}-{number}"
+        channels[number % 2].queue_declare(queue, durable=durable, auto_delete=not durable)
+        answers: list[str] = ["", ""]
+        start = threading.Barrier(2)
+
+        def consume(index: int, queue: str = queue) -> None:
+            start.wait()  # noqa: B023 # joined below
+            try:
+                channels[index].basic_consume(queue, lambda *_: None, exclusive=True)
+            except pika.exceptions.ChannelClosedByBroker as error:
+                answers[index] = f"{error.reply_code} {error.reply_text}"  # noqa: B023
+                channels[index] = channels[index].connection.channel()
+
+        threads = [threading.Thread(target=consume, args=(index,)) for index in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        refused = [answer for answer in answers if answer]
+        assert refused == [f"403 ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use"]
+        channels[0].queue_delete(queue)

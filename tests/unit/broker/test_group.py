@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from connector.broker.errors import AccessRefused
 from connector.broker.members import Member
 from connector.broker.message import Message
 from connector.broker.peers import beat
@@ -270,6 +271,56 @@ def test_what_nobody_elsewhere_has_seen_goes_back_as_it_was() -> None:
     pair.run(0.5)
     assert [(m.body, m.redelivered) for m in here.got] == [(b"0", False), (b"1", False)]
     assert pair.b.broker.memory_bytes == 0
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_of_two_exclusive_consumers_on_two_connectors_one_is_refused(durable: bool) -> None:
+    pair = Pair()
+    here, there = _auto_delete(pair, durable=durable)
+    second = Consumer(exclusive=True)
+    answer = Answer()
+    assert not here.needs_admission(Consumer(exclusive=True))
+    there.admit(second, answer)
+    here.add_consumer(Consumer(exclusive=True))
+    pair.run()
+    assert answer.error == ("AccessRefused", "queue 'q' in vhost '/' in exclusive use")
+
+
+def test_whoever_is_admitted_first_excludes_the_others_until_it_comes_or_declines() -> None:
+    pair = Pair()
+    here, there = _auto_delete(pair, durable=False)
+    for _ in range(2):
+        answer = Answer()
+        there.admit(Consumer(exclusive=True), answer)
+        pair.run()
+        assert answer.value is None
+        with pytest.raises(AccessRefused):
+            here.add_consumer(Consumer())
+        there.decline()
+        pair.run()
+    here.add_consumer(Consumer())
+    pair.run()
+    with pytest.raises(AccessRefused):
+        there.add_consumer(Consumer(exclusive=True))
+
+
+def test_a_plain_consumer_is_admitted_where_the_exclusive_one_has_just_gone() -> None:
+    pair = Pair()
+    here, there = _auto_delete(pair, durable=False)
+    first, second, answer = Consumer(exclusive=True), Consumer(), Answer()
+    here.add_consumer(first)
+    pair.run()
+    assert there.needs_admission(second)
+    refused = Answer()
+    there.admit(second, refused)
+    pair.run()
+    assert refused.error[0] == "AccessRefused"
+    here.record.auto_delete = False
+    here.remove_consumer(first)
+    there.admit(second, answer)
+    pair.run()
+    assert answer.value is None
+    there.add_consumer(second)
 
 
 def _declare(name: str) -> Any:
