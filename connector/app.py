@@ -185,7 +185,8 @@ class App:
         link = self._link = Link(store)
         kubemq = await link.connect()
         hub = self._hub = self._make_hub(store, client, tasks)
-        hub.enter(KubeMQPeerBus(client), config.member_timeout_s, is_alone=self._child is not None)
+        is_alone = self._child is not None
+        hub.enter(KubeMQPeerBus(client), config.member_timeout_s, config.member_name, is_alone=is_alone)
         hub.on_server(kubemq)  # known before the topology is: what follows from a restart meanwhile is due then
         tasks.keep("ping", lambda: link.run(hub))
         hub.start()

@@ -246,6 +246,13 @@ class Config:
         minimum=1,
         maximum=600,
     )
+    member_name: str = _setting(
+        "",
+        "Name of this connector among those on one KubeMQ, the same after each restart and used by no other (in "
+        "Kubernetes the pod's name): its start ends the wait for its predecessor. Empty: `member_timeout_seconds` "
+        "after a crash, unless both are processes of one host.",
+        kind.text,
+    )
     publish_deadline_s: float = _setting(
         30.0,
         "Seconds a published message may wait for KubeMQ before it is nacked (without confirms: 541).",

@@ -163,7 +163,7 @@ SHAPES: dict[str, dict[str, Check]] = {
     "queue.rescued": _NAMED,
     "queue.claimed": {**_NAMED, "queue_id": _is_count, "who": _is_name},
     "queue.given": {**_NAMED, "queue_id": _is_count, "giver": _is_name, "taker": _is_name, "seen": _is_seen},
-    "member.joined": {"who": _is_name, "host": _is_text, "process": _is_text},
+    "member.joined": {"who": _is_name, "host": _is_text, "process": _is_text, "name?": _is_text},
     "member.left": {"who": _is_name},
     "server.started": {"start_time": _is_count},
     "exchange.declared": {
@@ -191,6 +191,7 @@ SHAPES["snapshot"] = {
     **_OBJECTS,
     "undrained": _list_of(_is_undrained),
     "members?": _list_of(_tuple_of(_is_name, _is_count, _is_text, _is_text)),
+    "names?": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "claims?": _list_of(_tuple_of(_is_name, _is_name, _is_name)),
     "heir?": _tuple_of(_is_text, _is_count),
     "left?": _list_of(_tuple_of(_is_name, _is_name, _is_generations)),

@@ -68,6 +68,7 @@ class Identity(Protocol):
 
     host: str
     process: str
+    name: str  #: of the replica, the same in all its lives; "" when it has none
 
     def has_ended(self, member: Member) -> bool:
         """Whether that member's process is known not to run any more; False when nobody here can tell."""
@@ -120,7 +121,7 @@ class Group:
 
         def retry() -> None:
             if not self._is_member and not self._is_leaving:
-                around.append(member_joined(me, identity.host, identity.process), answer)
+                around.append(member_joined(me, identity.host, identity.process, identity.name), answer)
 
         retry()
 
@@ -146,18 +147,33 @@ class Group:
             self._burying.discard(member)
             self.away.on_gone(member)
             self.desk.on_gone(member)
-            around.report("connector is gone", member=member, members=len(others) + self._is_member)
+            if member not in members.living:
+                around.report("connector is gone", member=member, members=len(members.living))
         for member in fresh:
             self.desk.greet(member)
             if self.is_ready and not around.leftover_count:
                 self.peers.tell(member, {"t": "ready"})
             around.report("connector has joined", member=member, members=len(others) + 1)
+        if self._is_member and not was_member:
+            self._follow_namesake(before)
         self._update_all()
         around.look_for_drains()
         if was_member and not self._is_member and not self._is_leaving:
             around.report("other connectors took us for dead: what clients hold is delivered again", member=self.me)
             self.join()
         self._check_start()
+
+    def _follow_namesake(self, before: list[str]) -> None:
+        """Whoever had our name is our predecessor, and gone.
+
+        But not when we come back: then it is another connector with our name, and two would bury each other for ever.
+        """
+        name, living = self._identity.name, self._around.topology.members.living
+        for member in [member for member in before if name and living[member].name == name]:
+            if self._lives == 1:
+                self._bury(member)
+            else:
+                self._around.report("another connector has the same member_name", member=member, name=name)
 
     def _check_start(self) -> None:
         """Serve once everybody who was there before has told all it has, or is buried."""

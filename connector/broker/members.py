@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Member:
-    """One life of one connector; ``process`` names it on its host, so that others there can see whether it runs."""
+    """One life of one connector; ``process`` names it on its host, so that others there can see whether it runs.
+
+    ``name`` is the same in all lives of one replica, where it is given one.
+    """
 
     id: str
     joined: int  #: Sequence of the event
     host: str = ""
     process: str = ""
+    name: str = ""
 
 
 class Members:
@@ -99,20 +103,24 @@ class Members:
         """As part of a snapshot."""
         return {
             "members": [[m.id, m.joined, m.host, m.process] for m in self.living.values()],
+            "names": {m.id: m.name for m in self.living.values() if m.name},
             "claims": [[*key, owner] for key, owner in self._claims.items()],
             "heir": [self._heir, self._heir_upto],
         }
 
     def load(self, event: dict[str, Any]) -> None:
         """The reverse of ``pack``, from a snapshot that may be older than groups."""
-        self.living = {row[0]: Member(*row) for row in event.get("members", ())}
+        names = event.get("names", {})
+        rows = [(*row, names.get(row[0], "")) for row in event.get("members", ())]
+        self.living = {row[0]: Member(*row) for row in rows}
         self._claims = {(vhost, name): owner for vhost, name, owner in event.get("claims", ())}
         self._heir, self._heir_upto = event.get("heir", ("", 0))
 
 
-def member_joined(member_id: str, host: str, process: str) -> dict[str, Any]:
+def member_joined(member_id: str, host: str, process: str, name: str = "") -> dict[str, Any]:
     """A connector has started, or comes back after it was buried."""
-    return {"type": "member.joined", "who": member_id, "host": host, "process": process}
+    event = {"type": "member.joined", "who": member_id, "host": host, "process": process}
+    return {**event, "name": name} if name else event
 
 
 def member_left(member_id: str) -> dict[str, Any]:

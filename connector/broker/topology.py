@@ -283,7 +283,7 @@ class Topology:
         return self.undrained[key] if self.undrained[key] in members.living else members.oldest
 
     def _member_joined(self, sequence: int, event: dict[str, Any]) -> bool:
-        member = Member(event["who"], sequence, event["host"], event["process"])
+        member = Member(event["who"], sequence, event["host"], event["process"], event.get("name", ""))
         if not self.members.join(member):
             return False
         self._observer.on_members_changed()

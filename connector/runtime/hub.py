@@ -108,9 +108,9 @@ class Hub:
             self.outage,
         )
 
-    def enter(self, bus: PeerBus, timeout_s: float, *, is_alone: bool) -> None:
+    def enter(self, bus: PeerBus, timeout_s: float, name: str, *, is_alone: bool) -> None:
         """Before the start: be one of several connectors, perhaps."""
-        peers = PeerTasks(bus, self.broker, self._settle_peers, ProcessIdentity(), timeout_s, is_alone=is_alone)
+        peers = PeerTasks(bus, self.broker, self._settle_peers, ProcessIdentity(name), timeout_s, is_alone=is_alone)
         self.peers = peers
         self.sync.on_applied = peers.on_applied
 

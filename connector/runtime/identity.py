@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class ProcessIdentity:
-    """Implements ``broker.group.Identity``; ``process`` is empty where there is no /proc."""
+    """Implements ``broker.group.Identity``; ``process`` is empty where there is no /proc, ``name`` is a setting."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, name: str = "", proc: Path = Path("/proc")) -> None:
+        self.name = name
         self.host = socket.gethostname()
         self.process = ""
         self._proc = proc

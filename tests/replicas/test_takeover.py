@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -14,6 +15,7 @@ import pytest
 
 from tests.replicas.conftest import Pair
 from tests.replicas.test_sharing import collect, receive
+from tests.support.backend import kubemq_server
 from tests.support.server import ConnectorProcess
 from tests.support.waiting import wait_until
 
@@ -227,3 +229,26 @@ def test_a_connector_that_was_killed_alone_is_followed_at_once(doomed: Pair, con
     successor.restart(signal.SIGKILL)
     assert connect(successor).basic_get(name, auto_ack=True)[2] == b"x"
     assert successor.entries("listening")[-1]["seconds"] < 4  # below the time after which it is missed
+
+
+def test_a_connector_of_the_same_name_does_not_wait_for_its_predecessor(
+    tmp_path: Path, connect: Connect, name: str
+) -> None:
+    """The first one is hung and would be missed after ten minutes; when it goes on it is another member."""
+    flags = ["--member-timeout-seconds", "600", "--member-name", "pod-0"]
+    with kubemq_server(tmp_path / "kubemq") as address, ConnectorProcess(tmp_path / "a", address, flags) as a:
+        owner = connect(a)
+        owner.queue_declare(name, durable=True)
+        publish(owner, name, range(3))
+        os.kill(a.pid, signal.SIGSTOP)
+        try:
+            with ConnectorProcess(tmp_path / "b", address, flags) as b:
+                second = Worker(connect(b), name, 10)
+                work_off(second, {0, 1, 2})
+                os.kill(a.pid, signal.SIGCONT)
+                wait_until(lambda: a.metrics()["kubemq_amqp_members"] == b.metrics()["kubemq_amqp_members"] == 2)
+                publish(owner, name, range(3, 5))
+                work_off(second, {3, 4})
+                assert [entry["name"] for entry in a.entries("another connector has the same member_name")] == ["pod-0"]
+        finally:
+            os.kill(a.pid, signal.SIGCONT)

@@ -20,6 +20,9 @@ class Identity:
     host = "somewhere"
     process = ""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def has_ended(self, member: Member) -> bool:
         del member
         return False
@@ -28,13 +31,13 @@ class Identity:
 class Replica(BrokerModel):
     """One of several; ``is_hung`` for one that neither hears nor says anything."""
 
-    def __init__(self, *others: Replica) -> None:
+    def __init__(self, *others: Replica, name: str = "") -> None:
         self.others = others
         self.is_hung = False
         super().__init__()
         if others:
             self.store, self.log = others[0].store, others[0].log
-        self.group = self.broker.enter(Identity(), 6.0, lambda: None, is_alone=False)
+        self.group = self.broker.enter(Identity(name), 6.0, lambda: None, is_alone=False)
         self.seen = 0
         self.group.join()
 
@@ -42,10 +45,14 @@ class Replica(BrokerModel):
 class Pair:
     """Carries the log, the beats and the frames between two."""
 
-    def __init__(self) -> None:
-        self.a = Replica()
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.a = Replica(name=name)
         self.run()
-        self.b = Replica(self.a)
+        self.start_b()
+
+    def start_b(self) -> None:
+        self.b = Replica(self.a, name=self.name)
         self.run()
 
     @property
@@ -321,6 +328,21 @@ def test_a_plain_consumer_is_admitted_where_the_exclusive_one_has_just_gone() ->
     pair.run()
     assert answer.value is None
     there.add_consumer(second)
+
+
+def test_who_starts_under_a_name_follows_who_had_it_at_once() -> None:
+    pair = Pair(name="pod-0")  # ``a`` lives: it is taken for dead all the same, and comes back as another
+    first = pair.a.group.me
+    assert first.endswith("-2")
+    pair.run(5)
+    assert set(pair.b.broker.topology.members.living) == {first, pair.b.group.me}
+    assert pair.b.group.me.endswith("-1")
+    assert pair.a.group.may_read()
+    assert pair.b.group.may_read()
+    old = pair.b.group.me
+    pair.start_b()  # after a crash
+    assert old not in pair.b.broker.topology.members.living
+    assert pair.b.group.is_ready
 
 
 def _declare(name: str) -> Any:

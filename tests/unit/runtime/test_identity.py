@@ -46,7 +46,7 @@ def test_a_process_that_runs_has_not_ended_whether_it_shows_or_not(
 ) -> None:
     peer = member(other.pid)
     assert not ProcessIdentity().has_ended(peer)
-    assert not ProcessIdentity(hidden).has_ended(peer)
+    assert not ProcessIdentity(proc=hidden).has_ended(peer)
 
 
 def test_a_process_that_is_gone_has_ended(hidden: Path, other: subprocess.Popen[bytes]) -> None:
@@ -56,7 +56,7 @@ def test_a_process_that_is_gone_has_ended(hidden: Path, other: subprocess.Popen[
     assert ProcessIdentity().has_ended(peer)  # a zombie
     other.wait()
     assert ProcessIdentity().has_ended(peer)
-    assert ProcessIdentity(hidden).has_ended(peer)
+    assert ProcessIdentity(proc=hidden).has_ended(peer)
 
 
 def test_a_later_process_of_the_same_id_is_another() -> None:
