@@ -248,6 +248,8 @@ class Broker(Census, Observer):
             self.recovery.resume(queue)
         for source in queue.sources:
             source.lease.handed_out_upto = (seen or {}).get(str(source.generation))
+        if queue.is_owned:
+            self.recovery.on_owned(queue)
         self.mark_dirty(queue)
         if queue.is_owned and (queue.consumers or seen is not None):
             self.refresh_counts(queue.credit_changed)

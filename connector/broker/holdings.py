@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
 MESSAGE_BYTES = 512
+#: What an earlier life has sent may be stored so much later: a link that stood still, a server that was busy.
+LATE_S = 30.0
 
 
 def _cost(message: Message) -> int:
@@ -57,6 +59,7 @@ class Holdings:
         self.repeated = Repeated()
         self.redelivered_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
+        self._inherits_until = now() + LATE_S
         self.highest_delivered = 0
         self.taken_count = 0
         self.reread_count = 0
@@ -268,6 +271,14 @@ class Holdings:
         self.reread_count += relinked
         return size, again
 
+    def _may_be_inherited(self, sequence: int) -> bool:
+        """Whether an earlier life may have stored the message, and twice; its last requests may arrive late."""
+        if sequence <= self.inherited_upto:
+            return True
+        if self._inherits_until and self._now() > self._inherits_until:
+            self._inherits_until = 0.0
+        return self._inherits_until > 0.0
+
     def _take_in(self, sequence: int, message: Message, is_counted: bool) -> bool:
         """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
         self._mine_bytes += _cost(message)
@@ -283,7 +294,7 @@ class Holdings:
         if sequence in self.copied:
             self._add_settled(sequence, message)
             return True
-        if sequence <= self.inherited_upto and is_ours(message.message_id):  # natives may use an id twice
+        if self._may_be_inherited(sequence) and is_ours(message.message_id):  # natives may use an id twice
             self.repeated.watch_passing(message.message_id)
         if self.repeated.is_second(sequence, message.message_id, self.generation) or is_purged:
             self._add_settled(sequence, message)

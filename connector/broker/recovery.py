@@ -83,16 +83,25 @@ class Recovery:
         if known:
             self._around.report("KubeMQ was restarted: its queues are examined", start_time=self._server_start)
             for source in self._around.sources():
-                if source.queue.is_deleted or not source.queue.is_owned:
-                    continue
-                if source.queue.record.generations.is_target(source.generation):
-                    continue  # a target has never been read: nothing of it was open
-                source.lease.is_unsure = is_first and not self._is_embedded
-                source.lease.doubt()
-                if source.lease.counts.withheld:  # the restart may have freed it: looked at, but nobody waits for that
-                    source.lease.is_doubtful = True
-                self.look(source)
+                if not source.queue.is_deleted and source.queue.is_owned:
+                    self._doubt(source, is_unsure=is_first)
         self.log_server()
+
+    def on_owned(self, queue: StoredQueue) -> None:
+        """We read the queue from now on: it is in doubt too, when its last reader may not have examined it."""
+        if self._around.topology.server_start and self._server_start not in {0, self._around.topology.server_start}:
+            for source in queue.sources:
+                self._doubt(source, is_unsure=True)
+
+    def _doubt(self, source: Source, *, is_unsure: bool) -> None:
+        if source.queue.record.generations.is_target(source.generation):
+            return  # a target has never been read: nothing of it was open
+        lease = source.lease
+        lease.is_unsure = is_unsure and not self._is_embedded
+        lease.doubt()
+        if lease.counts.withheld:  # the restart may have freed it: looked at, but nobody waits for that
+            lease.is_doubtful = True
+        self.look(source)
 
     def look(self, source: Source) -> None:
         """The lease may have come into doubt: then nothing is stored before it is examined."""
@@ -117,10 +126,13 @@ class Recovery:
     def log_server(self) -> None:
         """Once no queue is in doubt any more, note the server's start: a later start of ours need not look again.
 
-        A queue that was never counted is in doubt as well.
+        A queue that was never counted is in doubt as well, and one that another connector reads, or a dead one read: only
+        its reader knows.
         """
         around = self._around
         if self._is_logging or self._server_start in (0, around.topology.server_start) or not around.is_loaded:
+            return
+        if around.topology.server_start and not all(s.queue.is_owned or s.queue.is_deleted for s in around.sources()):
             return
         leases = [source.lease for source in around.sources()]
         if any(lease.is_doubtful or (lease.may_withhold and lease.counts.known_at == NEVER) for lease in leases):

@@ -10,6 +10,8 @@ from connector.broker.errors import AccessRefused
 from connector.broker.members import Member
 from connector.broker.message import Message
 from connector.broker.peers import beat
+from connector.broker.ports import ServerInfo
+from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 
@@ -347,3 +349,24 @@ def test_who_starts_under_a_name_follows_who_had_it_at_once() -> None:
 
 def _declare(name: str) -> Any:
     return QueueDeclare(name, durable=True)
+
+
+def test_what_a_dead_one_may_not_have_examined_is_in_doubt_with_its_successor() -> None:
+    """KubeMQ and the reader of a queue end together: the successor looks at the queue before that counts as done."""
+    pair = Pair()
+    pair.a.start(pair.a.vhost.declare_queue, _declare("q"), None)
+    pair.run()
+    for replica in pair.all:
+        replica.broker.recovery.on_server(ServerInfo("kubemq", "2", 1))
+    pair.run()
+    dead, other = (pair.a, pair.b) if pair.a.vhost.queues["q"].is_owned else (pair.b, pair.a)
+    assert other.broker.topology.server_start == 1
+    dead.is_hung = True
+    other.broker.recovery.on_server(ServerInfo("kubemq", "2", 2))
+    pair.run()
+    assert other.broker.topology.server_start == 1
+    pair.run(8)
+    queue = other.vhost.queues["q"]
+    assert isinstance(queue, StoredQueue)
+    assert queue.is_owned
+    assert queue.lease.may_withhold

@@ -6,6 +6,7 @@ import pytest
 
 from connector.broker.lease import BACK_OFF_S, Event, State, StepKind
 from connector.broker.ports import Answer
+from mapping.message_ids import MessageIds
 from tests.support.lease_bench import Bench, message
 
 FINISH = StepKind.FINISH
@@ -497,3 +498,16 @@ def test_a_deleted_queue_settles_everything() -> None:
     bench.lease.settle(gone)
     bench.lease.finish_move(moving)
     assert sorted(bench.lease.settled) == [1, 2]
+
+
+def test_of_what_an_earlier_life_stored_late_one_copy_is_delivered() -> None:
+    """Its last requests may reach KubeMQ after the first count of this life."""
+    bench = Bench(3)
+    bench.credit = 3
+    twin = MessageIds("0123456789ab").next()
+    bench.lease.inherited_upto = 0
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.get_size()
+    bench.lease.on_event(Event.GET_SENT)
+    bench.lease.on_answer(Answer("t", [message(1, twin), message(2), message(3, twin)]))
+    assert [m.sequence for m in bench.lease.ready] == [1, 2]
