@@ -126,8 +126,8 @@ class Recovery:
     def log_server(self) -> None:
         """Once no queue is in doubt any more, note the server's start: a later start of ours need not look again.
 
-        A queue that was never counted is in doubt as well, and one that another connector reads, or a dead one read: only
-        its reader knows.
+        A queue that was never counted is in doubt as well, and one that another connector reads, or a dead one read:
+        only its reader knows.
         """
         around = self._around
         if self._is_logging or self._server_start in (0, around.topology.server_start) or not around.is_loaded:
