@@ -216,6 +216,8 @@ class Lease(Holdings):
             upto = last_sequence
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
         self.inherited_upto = last_sequence
+        if not last_sequence:
+            self._inherits_until = 0.0  # nobody has stored anything before us
 
     @property
     def must_keep(self) -> bool:

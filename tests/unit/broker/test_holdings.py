@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connector.broker.backlog import NEVER
 from connector.broker.lease import BACK_OFF_S, Event, State, StepKind
 from connector.broker.ports import Answer
 from mapping.message_ids import MessageIds
@@ -511,3 +512,17 @@ def test_of_what_an_earlier_life_stored_late_one_copy_is_delivered() -> None:
     bench.lease.on_event(Event.GET_SENT)
     bench.lease.on_answer(Answer("t", [message(1, twin), message(2), message(3, twin)]))
     assert [m.sequence for m in bench.lease.ready] == [1, 2]
+
+
+def test_what_is_stored_where_nothing_was_before_is_not_watched_for_late_copies() -> None:
+    """Each message costs something there: only an earlier life can have stored late."""
+    bench = Bench(1)
+    bench.credit = 1
+    ours = MessageIds("0123456789ab").next()
+    bench.lease.counts.known_at = NEVER
+    bench.lease.on_first_sight(0, 0, 0, 0)
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.get_size()
+    bench.lease.on_event(Event.GET_SENT)
+    bench.lease.on_answer(Answer("t", [message(1, ours)]))
+    assert not bench.lease.repeated.is_second(2, ours)
