@@ -21,18 +21,18 @@ from urllib.parse import urlsplit
 
 from pamqp import commands
 
-from bench import processes, targets
+from bench import processes
 from bench.figures import mixed_quantile
 from bench.findings import Failed, Findings
 from bench.measure import Plan, counted
+from bench.parts import UNUSABLE, run
+from bench.parts import parser as make_parser
 from bench.perftest import PerfTest, Unusable, classpath
 from bench.results import CONNECTOR
-from bench.targets import WORK_FOLDER, Endpoint, Skipped, Target, delete_queues
+from bench.targets import WORK_FOLDER, Endpoint, Target, delete_queues
 from bench.workloads import EXCHANGE, MANY, Workload, chosen
-from tests.support.server import NotReady
-from tools.fault.client import Channel, Connection, Gone
+from tools.fault.client import Channel, Connection
 
-FAILED, UNUSABLE = 1, 2
 PARTS = ("idle", "beside")
 #: Declaring goes over so many channels at a time, connecting over so many connections.
 _DECLARING, _CONNECTING = 20, 50
@@ -205,35 +205,27 @@ def _median_ms(endpoint: Endpoint, options: argparse.Namespace, jars: str) -> fl
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts at the targets; returns the exit code."""
     options = _parser().parse_args(arguments)
-    targets.end_in_order()
     _raise_limit()
-    report = Findings()
     try:
-        wanted = targets.available([name for name in options.targets.split(",") if name])
         jars = classpath() if options.part != PARTS[0] else ""
-    except (Skipped, Unusable) as error:
+    except Unusable as error:
         sys.stderr.write(f"idle: {error}\n")
         return UNUSABLE
-    for target in wanted:
-        try:
+
+    def measure(target: Target, findings: Findings) -> None:
+        if options.part != PARTS[1]:
             with target.serve() as endpoint:
-                if options.part != PARTS[1]:
-                    asyncio.run(idle(target, endpoint, options, report))
-            if options.part != PARTS[0]:
-                with target.serve() as endpoint:
-                    beside(target, endpoint, options, report, jars)
-        except* (Gone, NotReady, Skipped, Failed, OSError, ValueError) as errors:
-            report.bad += [f"{target.name}: {error}" for error in errors.exceptions]
-    report.write("idle")
-    return FAILED if report.bad and (options.check or not report.figures) else 0
+                asyncio.run(idle(target, endpoint, options, findings))
+        if options.part != PARTS[0]:
+            with target.serve() as endpoint:
+                beside(target, endpoint, options, findings, jars)
+
+    return run("idle", options, measure)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.idle", description="Idle queues and clients.")
-    parser.add_argument("--part", choices=(*PARTS, "both"), default="both", help="default: both")
-    parser.add_argument("--targets", default="embedded", metavar="NAME,...", help="embedded, kubemq, rabbitmq")
+    parser = make_parser("idle", "Idle queues and clients.", PARTS)
     parser.add_argument("--seconds", type=int, default=20, help="measured in each run (default %(default)s)")
-    parser.add_argument("--check", action="store_true", help="fail when a limit is exceeded")
     group = parser.add_argument_group("idle")
     group.add_argument("--queues", type=int, default=10_000, help="default %(default)s")
     group.add_argument("--connections", type=int, default=1_000, help="default %(default)s")

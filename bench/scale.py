@@ -24,13 +24,14 @@ from urllib.parse import urlsplit
 from pamqp import body as content
 from pamqp import commands, frame, header
 
-from bench import processes, targets
+from bench import processes
 from bench.findings import Failed, Findings
-from bench.targets import Endpoint, Skipped, Target, delete_queues
-from tests.support.server import ConnectorProcess, NotReady
+from bench.parts import parser as make_parser
+from bench.parts import run
+from bench.targets import Endpoint, Target, delete_queues
+from tests.support.server import ConnectorProcess
 from tools.fault.client import Channel, Connection, Gone
 
-FAILED, UNUSABLE = 1, 2
 PARTS = ("declare", "topic")
 STEM = "bench-scale"
 TOPIC, DIRECT = f"{STEM}-topic", f"{STEM}-direct"
@@ -258,33 +259,21 @@ async def topic(target: Target, endpoint: Endpoint, options: argparse.Namespace,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts at the targets; returns the exit code."""
     options = _parser().parse_args(arguments)
-    targets.end_in_order()
-    findings = Findings()
-    try:
-        wanted = targets.available([name for name in options.targets.split(",") if name])
-    except Skipped as error:
-        sys.stderr.write(f"scale: {error}\n")
-        return UNUSABLE
-    for target in wanted:
-        try:
-            if options.part != PARTS[1]:
-                with target.serve() as endpoint:
-                    declare(target, endpoint, options, findings)
-            if options.part != PARTS[0]:
-                with target.serve() as endpoint:
-                    asyncio.run(topic(target, endpoint, options, findings))
-        except* (Gone, NotReady, Skipped, Failed, OSError, ValueError) as errors:
-            findings.bad += [f"{target.name}: {error}" for error in errors.exceptions]
-    findings.write("scale")
-    return FAILED if findings.bad and (options.check or not findings.figures) else 0
+
+    def measure(target: Target, findings: Findings) -> None:
+        if options.part != PARTS[1]:
+            with target.serve() as endpoint:
+                declare(target, endpoint, options, findings)
+        if options.part != PARTS[0]:
+            with target.serve() as endpoint:
+                asyncio.run(topic(target, endpoint, options, findings))
+
+    return run("scale", options, measure)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.scale", description="Many queues and bindings.")
-    parser.add_argument("--part", choices=(*PARTS, "both"), default="both", help="default: both")
-    parser.add_argument("--targets", default="embedded", metavar="NAME,...", help="embedded, kubemq, rabbitmq")
+    parser = make_parser("scale", "Many queues and bindings.", PARTS)
     parser.add_argument("--clients", type=int, default=4, help="that declare, 20 channels each (default %(default)s)")
-    parser.add_argument("--check", action="store_true", help="fail when a limit is exceeded")
     group = parser.add_argument_group("declare")
     group.add_argument("--queues", type=int, default=10_000, help="default %(default)s")
     group.add_argument("--bindings", type=int, default=50_000, help="default %(default)s")

@@ -22,17 +22,16 @@ from urllib.parse import urlsplit
 
 from pamqp import commands, header
 
-from bench import targets
 from bench.figures import percentile
 from bench.findings import Failed, Findings
 from bench.growth import Series
+from bench.parts import parser as make_parser
+from bench.parts import run
 from bench.scale import rss_mb
-from bench.targets import Endpoint, Skipped, Target, delete_queues
+from bench.targets import Endpoint, Target, delete_queues
 from connector.backend.kubemq import KubeMQClient, KubeMQTopologyLog
-from tests.support.server import NotReady
-from tools.fault.client import Channel, Connection, Gone
+from tools.fault.client import Channel, Connection
 
-FAILED, UNUSABLE = 1, 2
 PARTS = ("churn", "rpc")
 FANOUT = "bench-throwaway"
 REQUESTS = "bench-throwaway-requests"
@@ -224,31 +223,19 @@ async def round_trips(channel: Channel, reply_to: str, count: int) -> list[float
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts at the targets; returns the exit code."""
     options = _parser().parse_args(arguments)
-    targets.end_in_order()
-    findings = Findings()
-    try:
-        wanted = targets.available([name for name in options.targets.split(",") if name])
-    except Skipped as error:
-        sys.stderr.write(f"throwaway: {error}\n")
-        return UNUSABLE
-    for target in wanted:
-        try:
-            with target.serve() as endpoint:
-                if options.part != PARTS[1]:
-                    asyncio.run(churn(target, endpoint, options, findings))
-                if options.part != PARTS[0]:
-                    asyncio.run(rpc(target, endpoint, options, findings))
-        except* (Gone, NotReady, Skipped, Failed, OSError, TimeoutError) as errors:
-            findings.bad += [f"{target.name}: {error!r}" for error in errors.exceptions]
-    findings.write("throwaway")
-    return FAILED if findings.bad and (options.check or not findings.figures) else 0
+
+    def measure(target: Target, findings: Findings) -> None:
+        with target.serve() as endpoint:
+            if options.part != PARTS[1]:
+                asyncio.run(churn(target, endpoint, options, findings))
+            if options.part != PARTS[0]:
+                asyncio.run(rpc(target, endpoint, options, findings))
+
+    return run("throwaway", options, measure)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.throwaway", description="Queues that are used once.")
-    parser.add_argument("--part", choices=(*PARTS, "both"), default="both", help="default: both")
-    parser.add_argument("--targets", default="embedded", metavar="NAME,...", help="embedded, kubemq, rabbitmq")
-    parser.add_argument("--check", action="store_true", help="fail when a limit is exceeded")
+    parser = make_parser("throwaway", "Queues that are used once.", PARTS)
     parser.add_argument("--queues", type=int, default=100_000, help="of the churn (default %(default)s)")
     parser.add_argument("--calls", type=int, default=2_000, help="round trips of each kind (default %(default)s)")
     parser.add_argument("--rpc-limit-ms", type=float, default=3, help="of the median (default %(default)s)")
