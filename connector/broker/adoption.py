@@ -13,14 +13,19 @@ if TYPE_CHECKING:
 
 
 class Adopted:
-    """``held``: a client has it; ``moving``: a requeued copy is being stored; ``settled``: done with."""
+    """``held``: a client has it; ``moving``: a requeued copy is being stored; ``settled``: done with.
 
-    __slots__ = ("held", "moving", "settled")
+    ``returned``: back in its place; the number of its failed deliveries, 0 where no client has seen it,
+    and whether that was before a purge.
+    """
+
+    __slots__ = ("held", "moving", "returned", "settled")
 
     def __init__(self) -> None:
         self.held: dict[str, Message] = {}
         self.moving: dict[str, Message] = {}
         self.settled: set[str] = set()
+        self.returned: dict[str, tuple[int, bool]] = {}
 
     def __len__(self) -> int:
         return len(self.held) + len(self.moving) + len(self.settled)
@@ -54,6 +59,24 @@ class Adopted:
         if self.moving.pop(message.message_id, None) is not None:
             self.settled.add(message.message_id)
 
+    def put_back(self, message: Message) -> bool:
+        """Refused before its copy was read: that is handed out again; False when it was settled already."""
+        if self.held.pop(message.message_id, None) is None:
+            return False
+        self.returned[message.message_id] = (message.delivery_count + 1, False)
+        return True
+
+    def settle_everything(self) -> None:
+        """The queue is deleted."""
+        self.settled.update(self.held, self.moving)
+        self.held.clear()
+        self.moving.clear()
+
     def give_back(self, message: Message) -> None:
         """The client never saw it: the copy is as good as any message."""
-        self.held.pop(message.message_id, None)
+        if self.held.pop(message.message_id, None) is not None:
+            self.returned[message.message_id] = (0, False)
+
+    def start_purge(self) -> None:
+        """What is back in its place is purged with all else."""
+        self.returned = {message_id: (count, True) for message_id, (count, _) in self.returned.items()}

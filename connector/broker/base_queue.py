@@ -54,6 +54,12 @@ class Hub(Protocol):
     def next_message_id(self) -> str:
         """A new MessageID, unique among all stored copies."""
 
+    def next_early_id(self) -> str:
+        """The same for a copy that may be handed out before it is read."""
+
+    def may_read(self) -> bool:
+        """Whether messages may be handed out at this moment; the others may think us dead."""
+
     def on_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue is gone."""
 

@@ -108,6 +108,7 @@ class Broker(Census, Observer):
         self._hooks = hooks
         self._ids = MessageIds(self.replica)
         self.next_message_id = self._ids.next
+        self.next_early_id = self._ids.next_early
         self._dirty: deque[Queue] = deque()
         self._event_no = 0
         self._appending: dict[str, tuple[Done, float]] = {}

@@ -43,6 +43,15 @@ class Rank:
             self._full.append(consumer)
         return None
 
+    def room(self, enough: int) -> int:
+        """How many messages those take now who were not found full; not counted beyond ``enough``."""
+        room = 0
+        for consumer in self._turns:
+            room += max(0, consumer.free_credit())
+            if room >= enough:
+                break
+        return room
+
     def add(self, consumer: Consumer) -> None:
         """Its turn is after all others'."""
         self._wake()
@@ -115,6 +124,14 @@ class Consumers:
         """How many messages all of them could take now."""
         return sum([consumer.free_credit() for consumer in self])
 
+    def has_room(self, count: int) -> bool:
+        """Whether so many messages could be handed out now, as far as is known without asking the full ones."""
+        for rank in self._ranks:
+            count -= rank.room(count)
+            if count <= 0:
+                return True
+        return False
+
     def _choose(self) -> None:
         """Pick how to find the next one: straight from the only rank where there are no priorities."""
         ranks = self._ranks
@@ -166,6 +183,10 @@ class SingleActive(Consumers):
         """How many messages the active one could take now."""
         active = self._promoted()
         return 0 if active is None else active.free_credit()
+
+    def has_room(self, count: int) -> bool:
+        """As above."""
+        return self.credit() >= count
 
     def _choose(self) -> None:
         self.next = self._next_active

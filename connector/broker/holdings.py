@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from connector.broker.acknowledged import Acknowledged, Repeated
 from connector.broker.adoption import Adopted
 from connector.broker.backlog import Backlog
+from connector.broker.early import Early
 from connector.broker.proofs import Proofs
-from mapping.message_ids import is_ours
+from mapping.message_ids import is_early, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
 MESSAGE_BYTES = 512
+#: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
+MAX_ANSWER_BYTES = 90_000_000
 #: What an earlier life has sent may be stored so much later: a link that stood still, a server that was busy.
 LATE_S = 30.0
 
@@ -41,7 +44,8 @@ def _cost(message: Message) -> int:
 class Holdings:
     """The piles of one queue's lease, by Sequence; ``orphans`` and ``departed`` by (Sequence, MessageID).
 
-    ``redelivered_upto``: up to this Sequence an earlier life may have delivered; ``highest_delivered``: this one has.
+    ``redelivered_upto``: up to this Sequence an earlier life may have delivered, ``early_upto``: what says so itself;
+    ``highest_delivered``: this one has.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -53,11 +57,13 @@ class Holdings:
         self.orphans: dict[tuple[int, str], Message] = {}
         self.departed: dict[tuple[int, str], Message] = {}
         self.adopted = Adopted()
+        self.early = Early(self.adopted, now)
         self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
         self.counts = Backlog()
         self.generation = 0
         self.repeated = Repeated()
         self.redelivered_upto = 0
+        self.early_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
         self._inherits_until = now() + LATE_S
         self.highest_delivered = 0
@@ -81,18 +87,29 @@ class Holdings:
 
     @property
     def mine_bytes(self) -> int:
-        """What the messages of the open transaction take, about."""
-        return self._mine_bytes
+        """What the messages of the open transaction take, about, and what was handed out before it is read."""
+        return self._mine_bytes + self.early.unread_bytes
 
     @property
     def ready_count(self) -> int:
-        """Ready messages as a client counts them: read and undelivered, plus the known backlog (QU-01)."""
-        return len(self.ready) + self.counts.count
+        """Ready messages as a client counts them: undelivered, read or not (QU-01)."""
+        return len(self.ready) + self.undelivered_count
+
+    @property
+    def undelivered_count(self) -> int:
+        """Of the known backlog: what nobody has been given."""
+        early = self.early.unread
+        return max(0, self.counts.count - len(early)) if early else self.counts.count
 
     @property
     def backlog(self) -> int:
         """Messages known to be stored and not read yet."""
         return self.counts.count
+
+    @property
+    def has_unread_settled(self) -> bool:
+        """Whether something is acknowledged that is still to be read."""
+        return self.counts.count > 0 and bool(self.adopted.settled)
 
     @property
     def sent(self) -> list[tuple[int, int, dict[int, Message]]]:
@@ -156,6 +173,7 @@ class Holdings:
                 self._unseen.add(sequence)
             self._insert_ready(message)
         elif not self._leaves(self.orphans, message) and not sequence:
+            self.early.give_back(message.message_id)
             self.adopted.give_back(message)
 
     def put_back(self, message: Message) -> bool:
@@ -165,7 +183,8 @@ class Holdings:
         """
         sequence = message.sequence
         if self.held.get(sequence) is not message:
-            return False
+            self.early.give_back(message.message_id)
+            return not sequence and self.adopted.put_back(message)
         del self.held[sequence]
         message.redelivered = True
         message.delivery_count += 1
@@ -194,6 +213,7 @@ class Holdings:
             self._add_settled(message.sequence, message)
         self.ready.clear()
         self._unseen.clear()
+        self.adopted.start_purge()
         self.counts.start_purge()
         self._purge_waiters.append(done)
         self._check_purged()
@@ -206,11 +226,25 @@ class Holdings:
             pile.clear()
         self.orphans.clear()
         self.departed.clear()
+        self.adopted.settle_everything()
         self._failed.clear()
+
+    def answer_room(self) -> int:
+        """How many messages fit into one answer, by what the queue has shown."""
+        return max(1, int(MAX_ANSWER_BYTES / self._average_bytes))
+
+    def expect_larger(self) -> None:
+        """An answer was too large: messages are larger than thought."""
+        self._average_bytes *= 4
 
     def when_flushed(self, done: Callable[[], None]) -> None:
         """Call ``done`` once every acknowledgement given so far has provably reached KubeMQ."""
-        self._proofs.wait(done, bool(self.settled))
+        self._proofs.wait(done, self._has_settled)
+
+    @property
+    def _has_settled(self) -> bool:
+        """Whether an acknowledgement is still to be sent."""
+        return bool(self.settled) or self.early.has_settled
 
     def _check_purged(self) -> None:
         if self.counts.purge_left == 0 and self._purge_waiters:
@@ -283,6 +317,7 @@ class Holdings:
         """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
         self._mine_bytes += _cost(message)
         is_purged = self.counts.takes(sequence)
+        self.early.on_read(message.message_id)
         if self._acknowledged.knows(sequence, message.message_id):
             self._add_settled(sequence, message)
             return is_counted
@@ -290,6 +325,9 @@ class Holdings:
             return is_counted
         if self.adopted and self._is_adopted(sequence, message):
             self.repeated.is_second(sequence, message.message_id, self.generation)  # this is the first
+            return True
+        if message.message_id in self.adopted.returned:
+            self._return(sequence, message, is_purged)
             return True
         if sequence in self.copied:
             self._add_settled(sequence, message)
@@ -299,7 +337,7 @@ class Holdings:
         if self.repeated.is_second(sequence, message.message_id, self.generation) or is_purged:
             self._add_settled(sequence, message)
             return True
-        if self.was_handed_out(sequence):
+        if self.was_handed_out(sequence, message.message_id):
             message.redelivered = True
             if self._failed:
                 message.delivery_count = self._failed.get((sequence, message.message_id), message.delivery_count)
@@ -309,9 +347,23 @@ class Holdings:
             self.ready.append(message)
         return True
 
-    def was_handed_out(self, sequence: int) -> bool:
+    def _return(self, sequence: int, message: Message, is_purged: bool) -> None:
+        """It was put back before it was read; purged only if that was before the purge."""
+        failed_count, was_there = self.adopted.returned.pop(message.message_id)
+        self.repeated.is_second(sequence, message.message_id, self.generation)  # this is the first
+        if is_purged and was_there:
+            self._add_settled(sequence, message)
+            return
+        if failed_count:
+            message.redelivered = True
+            message.delivery_count = self._failed[sequence, message.message_id] = failed_count
+        self._insert_ready(message)
+
+    def was_handed_out(self, sequence: int, message_id: str) -> bool:
         """Whether a client may have seen it before."""
         if sequence <= self.redelivered_upto:
+            return True
+        if sequence <= self.early_upto and is_early(message_id):
             return True
         return sequence <= self.highest_delivered and sequence not in self._unseen
 
@@ -344,6 +396,7 @@ class Holdings:
         self._unseen.clear()
         self._mine_bytes = 0
         self.counts.on_short()
+        self.early.limit(0)
         self.counts.limit_purge()
         self._proofs.release(is_settled=False)
         self._check_purged()
@@ -408,7 +461,7 @@ class Holdings:
             departed += 1
         self.counts.confirmed_count += departed
         self._confirm({s: self.settled.pop(s) for s in [s for s in self.settled if is_gone(s)]})
-        self._proofs.release(bool(self.settled))
+        self._proofs.release(self._has_settled)
 
     # ------------------------------------------------------------------ acknowledgements
 
@@ -420,7 +473,7 @@ class Holdings:
         if refused:
             self._settle_again(refused)
             self._proofs.postpone()
-        self._proofs.release(bool(self.settled))
+        self._proofs.release(self._has_settled)
         return not refused
 
     def _confirm(self, batch: dict[int, Message]) -> None:

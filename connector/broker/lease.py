@@ -13,12 +13,13 @@ reports moves the state by ``_TRANSITIONS``.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
-from connector.broker.holdings import Holdings
+from connector.broker.holdings import MAX_ANSWER_BYTES, Holdings
 from connector.broker.pacing import ACK_DELAY_S, Pacing
 from connector.broker.sharing import Sharing
+from connector.broker.steps import NOT_AT_ALL, WAIT, Step, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,10 +33,10 @@ MAX_NEW = 1024
 WORTH_BYTES = 32_000_000
 #: What is read beyond the free credit stays within so many bytes.
 READ_AHEAD_BYTES = 4_000_000
-#: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
-MAX_ANSWER_BYTES = 90_000_000
 #: What was read ahead and nobody took goes back after this.
 GIVE_BACK_DELAY_S = 0.2
+#: The last acknowledgements are proven after this, if no later request does it before.
+PROOF_DELAY_S = 1.0
 #: First and longest pause after a short answer or a lost link.
 BACK_OFF_S = 0.01
 MAX_BACK_OFF_S = 1.0
@@ -63,28 +64,6 @@ class Event(Enum):
     FULL = "the answer has all that was asked"
     SHORT = "the answer has less, or nothing"
     LOST = "the stream or the link is gone, or the Get was refused"
-
-
-class StepKind(Enum):
-    """What the reader is to do next."""
-
-    WAIT = "wait for a wake-up"
-    FINISH = "acknowledge all of mine; that closes the transaction"
-    CLOSE = "acknowledge what is settled, close the transaction, read nothing"
-    REFILL = "acknowledge, close, Get(mine + new)"
-    RECOVER = "close if open, take a fresh snapshot, Get(mine + new) of what is there"
-    BARRIER = "prove that the last acknowledgements arrived"
-    EXAMINE = "the server was restarted: see whether it withholds messages, and move the queue if it does"
-
-
-class Step(NamedTuple):
-    """One thing to do; ``until`` is the monotonic second at which a WAIT ends by itself (None: only by a wake-up)."""
-
-    kind: StepKind
-    until: float | None = None
-
-
-WAIT = Step(StepKind.WAIT)
 
 
 class Lease(Holdings):
@@ -127,6 +106,22 @@ class Lease(Holdings):
         self._is_counted = True
         self._has_left_some = self._is_dry = False
         self._stream_bytes = self._stream_gets = 0
+
+    def takes_early(self) -> bool:
+        """Whether the next message stored may be handed out before it is read: all that is unread has been.
+
+        Not where somebody else may read, and not while somebody waits for acknowledgements: that would never end.
+        """
+        counts = self.counts
+        early = self.early
+        if counts.count != early.count + 1 or early.is_unsure or self.ready or self.state is State.RECOVERING:
+            return False
+        is_whole = not (self.may_withhold or self.is_doubtful or self.is_due or counts.withheld)
+        return (
+            is_whole
+            and counts.known_at > NEVER
+            and not (self.sharing.is_on or counts.purge_left or self._proofs.has_waiters)
+        )
 
     @property
     def is_at_rest(self) -> bool:
@@ -185,7 +180,7 @@ class Lease(Holdings):
         """
         counts = self.counts
         if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
-            counts.highest_read = self.highest_delivered = self.redelivered_upto = 0
+            counts.highest_read = self.highest_delivered = self.redelivered_upto = self.early_upto = 0
             self._unseen.clear()
             self._failed.clear()
             self.copied.clear()
@@ -194,6 +189,7 @@ class Lease(Holdings):
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
         counts.known_at = self._now()
+        self.early.on_counted(counts.count)
         self._check_purged()
         is_changed = self.sharing.on_count(subscribers, began.transaction_id, self.transaction_id, counts.known_at)
         if self.sharing.is_certain and self.transaction_id and not counts.withheld:
@@ -212,8 +208,10 @@ class Lease(Holdings):
         upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
         if self.handed_out_upto is not None:  # whoever read before us has said so
             upto = min(upto, self.handed_out_upto)
-        elif self.is_unsure:
-            upto = last_sequence
+        else:
+            self.early_upto = last_sequence
+            if self.is_unsure:
+                upto = last_sequence
         self.redelivered_upto = last_sequence if subscribers > 1 else upto
         self.inherited_upto = last_sequence
         if not last_sequence:
@@ -266,41 +264,43 @@ class Lease(Holdings):
             return True
         if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
-        return self.counts.count > 0 and self._wanted() > 0
+        return self.counts.count > 0 and (self._wanted() > 0 or bool(self.early.unread))
 
     def _wanted(self) -> int:
-        return self.counts.purge_left + self._credit() + len(self.adopted) + self._peeks
+        adopted_count = max(0, len(self.adopted) - len(self.early.unread))
+        return self.counts.purge_left + self._credit() + adopted_count + self._peeks
 
     def _fits(self) -> bool:
         """Whether one more fits into an answer with what is mine."""
         return self._new_cap > 0 and self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
 
     def _choose_idle(self) -> Step:
-        counts = self.counts
         if self.mine_count:
             return Step(StepKind.REFILL)
-        if counts.count > 0 and self._wanted() > 0:  # never read what was not counted: point 10 needs it
-            return Step(StepKind.REFILL if counts.known_at > NEVER else StepKind.RECOVER)
+        now, read_at = self._now(), self._read_at()
+        if read_at <= now:  # never read what was not counted: point 10 needs it
+            return self._refill() if self.counts.known_at > NEVER else Step(StepKind.RECOVER)
         if self._proofs.has_waiters:
             return Step(StepKind.BARRIER)
         if self.sent:
-            due = self._proofs.sent_at + ACK_DELAY_S
-            return Step(StepKind.BARRIER) if self._now() >= due else Step(StepKind.WAIT, due)
-        return WAIT
+            due = self._proofs.sent_at + PROOF_DELAY_S
+            return Step(StepKind.BARRIER) if now >= due else Step(StepKind.WAIT, min(due, read_at))
+        return WAIT if read_at == NOT_AT_ALL else Step(StepKind.WAIT, read_at)
 
     def _choose_open(self) -> Step:
         still = bool(self.held or self.moving)
         if still and self.sharing.is_on:
             return WAIT
-        is_hungry = self._is_hungry()
+        now, pacing, read_at = self._now(), self._pacing, self._read_at()
         if not still and not self.ready:
-            if is_hungry:
-                return Step(StepKind.REFILL)
+            if read_at <= now:
+                return self._refill()
             return Step(StepKind.FINISH if self.settled else StepKind.CLOSE)
-        now, pacing = self._now(), self._pacing
         due: list[float] = []
-        if (is_hungry or (still and self._runs_low(now))) and self._fits():
-            due.append(pacing.refill_at if still else now)
+        if still and self._runs_low(now):
+            read_at = now
+        if read_at < NOT_AT_ALL and self._fits():
+            due.append(max(read_at, pacing.refill_at) if still else read_at)
         if self.settled:
             patience_s = 0.0 if self._proofs.has_waiters else ACK_DELAY_S
             due.append(pacing.acks_at(self._settled_at + patience_s))
@@ -310,13 +310,24 @@ class Lease(Holdings):
             return Step(StepKind.CLOSE)
         return Step(StepKind.WAIT, min(due)) if due else WAIT
 
+    def _refill(self) -> Step:
+        return Step(StepKind.REFILL, can_wait=not (self._is_hungry() or self._proofs.has_waiters))
+
     def _is_hungry(self) -> bool:
         """Somebody waits for a message that is known to be there."""
-        return self.counts.count > 0 and not self.ready and self._wanted() > 0
+        return not self.ready and self.undelivered_count > 0 and self._wanted() > 0
+
+    def _read_at(self) -> float:
+        """When the channel is to be read: at once where somebody waits, later for what went out before it was read."""
+        if self._is_hungry():
+            return 0.0
+        if not self.early.unread or self.counts.count <= 0:
+            return NOT_AT_ALL
+        return 0.0 if self._proofs.has_waiters else self.early.read_at
 
     def _runs_low(self, now: float) -> bool:
         """Somebody will, before a refill can have answered."""
-        if self.counts.count <= 0 or self._is_pressed():
+        if self.undelivered_count <= 0 or self._is_pressed():
             return False
         return self._pacing.runs_low(now, self.taken_count, len(self.ready))
 
@@ -347,7 +358,7 @@ class Lease(Holdings):
         due = sorted(self.settled)
         while due and due[-1] > self._linked_upto:
             del due[-1]
-        self._proofs.gather(len(due) == len(self.settled))
+        self._proofs.gather(len(due) == len(self.settled) and not self.early.has_settled)
         return due
 
     def acks_sent(self, token: int, sequences: Iterable[int]) -> None:
@@ -377,9 +388,10 @@ class Lease(Holdings):
         """MaxItems of the Get to be written now: all that is mine and what is new; 0 when there is nothing."""
         self._relinking = mine = self.mine_count
         self._everything = None
-        new = min(self._wished(mine), self.counts.count)
+        early = len(self.early.unread)
+        new = min(max(0, self._wished(mine)) + early, self.counts.count)
         if self._is_pressed():
-            new = min(new, self._wanted())
+            new = min(new, self._wanted() + early)
         if new > 0:
             room = int((MAX_ANSWER_BYTES - self._mine_bytes) / self._average_bytes)
             new = max(min(new, self._new_cap, room), 0 if mine else 1)
@@ -435,10 +447,6 @@ class Lease(Holdings):
 
     # ------------------------------------------------------------------ examined and moved (``queue_mover.py``)
 
-    def answer_room(self) -> int:
-        """How many messages fit into one answer, by what the queue has shown."""
-        return max(1, int(MAX_ANSWER_BYTES / self._average_bytes))
-
     def note_sizes(self, messages: list[Message]) -> None:
         """An answer that is not filed: its sizes count."""
         self._stream_gets += 1
@@ -446,10 +454,6 @@ class Lease(Holdings):
             size = self.cost_of(messages)
             self._stream_bytes += size
             self._average_bytes = max(self._average_bytes, size / len(messages))
-
-    def expect_larger(self) -> None:
-        """An answer was too large: messages are larger than thought."""
-        self._average_bytes *= 4
 
     def linked_sequences(self) -> list[int]:
         """Everything of the open transaction, ascending."""
@@ -514,7 +518,7 @@ class Lease(Holdings):
             self._link_cap *= 2
         if is_proven and self.mine_count > len(messages):
             self._forget_missing(messages)
-        self._proofs.release(bool(self.settled))
+        self._proofs.release(self._has_settled)
         is_full = len(messages) >= self._asked and self.mine_count == len(messages)
         self.on_event(Event.FULL if is_full else Event.SHORT)
         self._check_purged()
@@ -554,6 +558,7 @@ class Lease(Holdings):
         self.short_count += 1
         self._is_dry = not self.ready
         self.counts.on_short()
+        self.early.limit(0)
         self._suspect()
         self._back_off()
 

@@ -64,7 +64,7 @@ class Move:
             if known is not None:
                 self._choose(chosen, known, redelivered=True)
             elif lease.wants_copy(message):
-                flag = message.redelivered or lease.was_handed_out(message.sequence)
+                flag = message.redelivered or lease.was_handed_out(message.sequence, message.message_id)
                 flag = flag or lease.adopted.is_held(message.message_id)
                 self._choose(chosen, message, redelivered=flag)
         return [chosen[key] for key in sorted(chosen)]

@@ -132,7 +132,7 @@ def on_results(batch: list[Submission], errors: list[str]) -> None:
                 submission.queue.on_refused()
                 receipt.on_refused(submission.token, error)
             else:
-                submission.queue.on_stored()
+                submission.queue.on_stored(submission.message)
                 receipt.on_stored(submission.token)
         except Exception as bug:  # noqa: BLE001 # each is raised below
             bugs.append(bug)

@@ -12,7 +12,7 @@ from __future__ import annotations
 #: Gets closer than this to each other read further ahead, those further apart than that do not.
 QUICK_S = 0.1
 SLOW_S = 0.5
-#: Acknowledgements wait at most this long for a refill while something is still held; so does the proof of the last.
+#: Acknowledgements wait at most this long for a refill while something is still held.
 ACK_DELAY_S = 0.1
 #: A refill puts off the next acknowledgements by this since it began, or twice the time it took, whichever is longer.
 ACK_WINDOW_S = 0.2

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from connector.broker.backlog import NEVER
 from connector.broker.base_queue import Hub, Queue
+from connector.broker.early import MOST_UNREAD, Early
 from connector.broker.errors import Locked, NotFound
 from connector.broker.latest import FRESH_S
 from connector.broker.lease import Lease
@@ -18,6 +19,7 @@ from connector.broker.message import Message
 from connector.broker.move_receipt import MoveReceipt
 from connector.broker.outbox import Outbox, Submission
 from connector.broker.sources import Source, credit_after, lease_of, when_all
+from mapping.message_ids import is_early
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +50,8 @@ class StoredQueue(Queue):
         self.kubemq_channel = kubemq_channel
         self.current = Source(self, kubemq_channel, 0, self._new_lease(self.credit))
         self.older: list[Source] = []
-        self.lease = self._taking = self.current.lease
+        self.lease = self.current.lease
+        self._taking: Lease | Early = self.lease
         self.ready = self.lease.ready
         self.is_held = False
         self.is_owned = True
@@ -215,6 +218,8 @@ class StoredQueue(Queue):
             self._dispatch_all()
         else:
             super().dispatch()
+            if lease.early.offered:
+                self._dispatch_early()
         if self._gets and all(source.lease.has_nothing for source in self.sources):
             gets, self._gets = self._gets, deque()
             for get in gets:
@@ -222,10 +227,31 @@ class StoredQueue(Queue):
         if lease.wants_reader() or (self.older and any(source.lease.wants_reader() for source in self.older)):
             self._hub.wake_reader(self)
 
+    def _dispatch_early(self) -> None:
+        """Hand out what was stored just now to the consumers that have room."""
+        lease, early, hub = self.lease, self.lease.early, self._hub
+        if not (self._gets or lease.ready or self.older or self.is_deleted or hub.is_full) and hub.may_read():
+            offered_count = len(early.offered)
+            self.ready = early.offered
+            self._taking = early
+            super().dispatch()
+            self.ready = lease.ready
+            self._taking = lease
+            lease.taken_count += offered_count - len(early.offered)
+        early.withdraw()
+
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Into the lane's outbox; one confirm follows."""
-        message.message_id = self._hub.next_message_id()
+        hub = self._hub
+        message.message_id = hub.next_early_id() if self._has_room() else hub.next_message_id()
         self._submit(message, receipt, token)
+
+    def _has_room(self) -> bool:
+        """Whether consumers have room for what is published now, after all that is to be handed out before it."""
+        counts = self.lease.counts
+        ahead = self.lease.undelivered_count + counts.pending_count
+        is_known = self.is_owned and not self.older and counts.known_at > NEVER
+        return is_known and ahead < MOST_UNREAD and self.consumers.has_room(ahead + 1)
 
     def _submit(self, message: Message, receipt: Receipt, token: int) -> None:
         self._submitted += 1
@@ -259,19 +285,26 @@ class StoredQueue(Queue):
         """A refused copy is stored again after a pause, unless the queue is gone."""
         self._hub.call_later(RETRY_S, lambda: None if self.is_deleted else self._submit(copy, receipt, token))
 
-    def on_stored(self) -> None:
+    def on_stored(self, message: Message) -> None:
         """The oldest unresolved submission is stored."""
-        self.lease.counts.on_stored()
+        lease = self.lease
+        lease.counts.on_stored()
         self._resolve()
         if not self.is_owned:
             self._hub.away.on_grown(self)
             return
+        is_sure = not (self.older or self.is_held or message.redelivered)
+        may_offer = is_sure and is_early(message.message_id) and lease.takes_early()
+        if may_offer:
+            message.kubemq_channel = self.kubemq_channel
+        lease.early.on_stored(message, may_offer)
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 
     def on_refused(self) -> None:
         """The oldest unresolved submission is not stored."""
         self.lease.counts.on_refused()
+        self.lease.early.on_unknown()
         self._resolve()
 
     on_dropped = on_refused

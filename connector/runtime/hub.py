@@ -15,6 +15,7 @@ import structlog
 
 from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
+from connector.runtime.gate import Gate
 from connector.runtime.identity import ProcessIdentity
 from connector.runtime.outage import Outage
 from connector.runtime.peers import PeerTasks
@@ -45,6 +46,8 @@ TICK_S = 0.25
 #: To say in the log that we go takes at most this long.
 LEAVE_S = 1.0
 
+#: So many queues at a time read what their consumers have already.
+READ_AT_ONCE = 4
 #: So many queues are examined at a time after a restart of KubeMQ.
 EXAMINED_AT_ONCE = 32
 
@@ -84,6 +87,7 @@ class Hub:
         self._readers: dict[Source, QueueReader] = {}
         self._reading: dict[Source, asyncio.Task[None]] = {}
         self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
+        self._gate = Gate(READ_AT_ONCE)
         self._flushing: list[Connection] = []
         self._declare_deadline_s = declare_deadline_s
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
@@ -153,7 +157,14 @@ class Hub:
         reader = self._readers.get(source)
         if reader is None:
             reader = self._readers[source] = QueueReader(
-                source, self.store, self.snapshot.rows, self.broker, self.settle, self._examining, self.outage
+                source,
+                self.store,
+                self.snapshot.rows,
+                self.broker,
+                self.settle,
+                self._examining,
+                self.outage,
+                self._gate,
             )
             self._reading[source] = self._tasks.start(
                 f"queue_reader {source.kubemq_channel}", reader.run(), lambda: self._on_reader_end(source)
@@ -338,12 +349,18 @@ class Hub:
         self._is_stopped = True
 
     def has_work(self) -> bool:
-        """True while something accepted is not stored, or an acknowledgement has not provably arrived."""
+        """True while something accepted is not stored, or an acknowledgement has not provably arrived.
+
+        Whoever asks waits for it: proof is asked for at once.
+        """
+        for queue in self.broker.stored_queues():
+            if any(source.lease.sent for source in queue.sources):
+                queue.when_acknowledged(lambda: None)
         if any(writer.is_busy for writer in self.writers):
             return True
         if any(len(outbox) or outbox.aside_count for outbox in self.broker.outboxes):
             return True
         return any(
-            source.lease.settled or source.lease.sent or source.lease.moving or source.lease.adopted.settled
+            source.lease.settled or source.lease.sent or source.lease.moving or source.lease.has_unread_settled
             for source in self.broker.sources()
         )

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from connector.broker.lease import Event, State, StepKind
+from connector.broker.lease import Event, State
 from connector.broker.ports import StoreError, TooMuch
+from connector.broker.steps import StepKind
+from connector.runtime.gate import Gate
 from connector.runtime.outage import Outage
 from connector.runtime.queue_mover import QueueMover
 
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from connector.broker.broker import Broker
-    from connector.broker.lease import Step
     from connector.broker.ports import ChannelInfo, QueueStore, QueueStream
     from connector.broker.sources import Source
+    from connector.broker.steps import Step
 
 #: A reader with nothing to do ends after this, and its stream with it.
 IDLE_S = 5.0
@@ -37,7 +39,7 @@ log = structlog.get_logger(__name__)
 class QueueReader:
     """Reads one channel of a queue; ``settle`` is called after every batch of changes (dispatch and flush).
 
-    ``examining`` bounds how many queues are examined at a time.
+    ``examining`` bounds how many queues are examined at a time, ``gate`` how many read what nobody waits for.
     """
 
     def __init__(
@@ -49,11 +51,14 @@ class QueueReader:
         settle: Callable[[], None],
         examining: asyncio.Semaphore | None = None,
         outage: Outage | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._source = source
         self._queue = source.queue
         self._lease = source.lease
         self._examining = examining or asyncio.Semaphore()
+        self._gate = gate or Gate(1)
+        self._is_at_gate = False
         self._outage = outage or Outage(broker.counters, broker.clock)
         self._asks_first = False
         self._store = store
@@ -92,6 +97,9 @@ class QueueReader:
                     await asyncio.sleep(HOLD_S)
                     continue
                 step = lease.next_step()
+                if not self._may_pass(step):
+                    await self._wake.wait()
+                    continue
                 if step.kind is StepKind.WAIT:
                     if not await self._wait(step):
                         return
@@ -104,8 +112,22 @@ class QueueReader:
                     log.warning("answer too large", kubemq_channel=self._source.kubemq_channel, error=str(error))
                 except StoreError as error:
                     self._lose(error)
+                finally:
+                    if step.can_wait:
+                        self._gate.leave()
         finally:
+            self._gate.withdraw(self)
             self._drop_stream()
+
+    def _may_pass(self, step: Step) -> bool:
+        """False when the step has to wait for its turn; a step that cannot wait gives up its turn."""
+        if step.can_wait:
+            self._is_at_gate = not self._gate.enter(self)
+            return not self._is_at_gate
+        if self._is_at_gate:
+            self._is_at_gate = False
+            self._gate.withdraw(self)
+        return True
 
     async def _wait(self, step: Step) -> bool:
         """Wait for a wake-up or the step's time; False when the reader may end."""

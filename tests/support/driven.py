@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from connector.broker.lease import Step
+from connector.broker.steps import Step
 from connector.runtime.queue_reader import QueueReader
 
 

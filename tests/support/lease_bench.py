@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from connector.broker.lease import Event, Lease, State, StepKind
+from connector.broker.lease import Event, Lease, State
 from connector.broker.message import Message
 from connector.broker.ports import Answer
+from connector.broker.steps import StepKind
 
 
 def message(sequence: int, message_id: str = "", body: bytes = b"x") -> Message:

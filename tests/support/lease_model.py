@@ -18,23 +18,12 @@ from connector.broker.lease import RECYCLE_GETS, Lease, State
 from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results, on_unknown
 from connector.broker.ports import StoreError
-from connector.broker.queue import StoredQueue
 from connector.broker.topology import QueueRecord
 from tests.support.driven import Driven, DrivenReader, pause
 from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction, Stored
-from tests.support.lease_ledger import Item
+from tests.support.lease_ledger import Item, Settings
 
 UNLIMITED = 1_000_000
-
-
-class Settings:
-    """The broker's part of the configuration."""
-
-    lanes = 1
-    get_batch = 4
-    requeues_in_place: bool = False
-    memory_limit_bytes = 1_000_000
-    vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it
 
 
 class Receipt:
@@ -67,7 +56,7 @@ class Consumer:
         self.no_ack = no_ack
         self.prefetch = prefetch
         self.unacked: list[Message] = []
-        self.last_sequence = 0
+        self._last_sequences = {False: 0, True: 0}  # of ours, of natives: order holds from one publisher
         self._model = model
 
     @property
@@ -83,9 +72,12 @@ class Consumer:
         """See ``ports``."""
         if not self.no_ack:
             self.unacked.append(message)
+        publisher = message.message_id.startswith("native")
+        last = self._last_sequences[publisher]
+        sequence = message.sequence or self._model.sequence_of(message, last)
         if self._model.is_ordered:
-            assert message.sequence > self.last_sequence, "out of order"
-        self.last_sequence = message.sequence
+            assert sequence > last, "out of order"
+        self._last_sequences[publisher] = sequence
         self._model.on_delivered(message, settled=self.no_ack)
 
     def on_queue_gone(self) -> None:
@@ -163,13 +155,10 @@ class LeaseModel:
 
     # ------------------------------------------------------------------ broker.Hooks
 
-    def wake_lane(self, lane: int) -> None:
-        """See ``Hooks``; the test drives the lane."""
+    def wake_lane(self, lane: object) -> None:
+        """See ``Hooks``; the test drives lane and reader."""
 
-    def wake_reader(self, queue: StoredQueue) -> None:
-        """See ``Hooks``; the test drives the reader."""
-
-    stop_readers = wake_reader
+    wake_reader = stop_readers = wake_lane
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """See ``Hooks``; answered by ``count`` or ``deadline``."""
@@ -213,6 +202,12 @@ class LeaseModel:
     def item(self, message: Message) -> Item:
         """The ledger's entry of a message."""
         return self.items[int(message.body)]
+
+    def sequence_of(self, message: Message, after: int) -> int:
+        """Of one that was handed out before it was read; the next where it was taken away meanwhile."""
+        ids = ((sequence, stored.message.message_id) for sequence, stored in self.channel.stored.items())
+        found = (sequence for sequence, message_id in ids if message_id == message.message_id)
+        return next(found, after if self.is_exact else after + 1)
 
     def on_delivered(self, message: Message, *, settled: bool) -> None:
         """A client has got it."""
@@ -304,11 +299,13 @@ class LeaseModel:
         lease = self.lease
         piles = (lease.held, lease.moving, lease.settled, *(batch for _, _, batch in lease.sent))
         known = {(sequence, message.message_id) for pile in piles for sequence, message in pile.items()}
+        out_early = {*lease.adopted.held, *lease.adopted.moving, *lease.adopted.settled}
         on_the_way = {submission.message.message_id for submission in self.batch} if self.lane is not None else set()
         candidates = [
             stored
             for sequence, stored in self.channel.stored.items()
-            if (sequence, stored.message.message_id) not in known and stored.message.message_id not in on_the_way
+            if (sequence, stored.message.message_id) not in known
+            and stored.message.message_id not in on_the_way | out_early
         ]
         for stored in candidates:
             self.item(stored.message).may_vanish = True

@@ -13,11 +13,12 @@ from connector.amqp.errors import AmqpError
 from connector.amqp.handshake import server_properties
 from connector.broker.broker import Broker
 from connector.broker.counters import Counters
-from connector.broker.lease import Event, Lease, StepKind
+from connector.broker.lease import Event, Lease
 from connector.broker.message import Message
 from connector.broker.outbox import on_results
 from connector.broker.ports import Answer
 from connector.broker.queue import StoredQueue
+from connector.broker.steps import StepKind
 from connector.broker.topology import decode_event
 from connector.session.arriving import Arriving
 from connector.session.connection import Connection

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connector.broker.backlog import NEVER
-from connector.broker.lease import BACK_OFF_S, Event, State, StepKind
+from connector.broker.lease import BACK_OFF_S, Event, State
 from connector.broker.ports import Answer
+from connector.broker.steps import StepKind
 from mapping.message_ids import MessageIds
 from tests.support.lease_bench import Bench, message
 

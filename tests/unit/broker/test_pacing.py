@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.broker.lease import Event, StepKind
+from connector.broker.lease import Event
 from connector.broker.pacing import (
     ACK_DELAY_S,
     ACK_WINDOW_S,
@@ -16,6 +16,7 @@ from connector.broker.pacing import (
     REREAD_PART,
     Pacing,
 )
+from connector.broker.steps import StepKind
 from tests.support.lease_bench import Bench
 
 
