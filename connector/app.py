@@ -88,6 +88,7 @@ class BrokerSettings:
     lanes: int
     get_batch: int
     requeues_in_place: bool
+    delivers_early: bool
     memory_limit_bytes: int
     vhosts: list[str]
 
@@ -241,6 +242,7 @@ class App:
                 config.writer_lanes,
                 config.get_batch_size,
                 config.requeue == "original",
+                config.deliver_when == "stored",
                 config.memory_queues_high_bytes * 3 // 2,
                 list(config.vhosts),
             ),

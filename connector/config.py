@@ -206,6 +206,12 @@ class Config:
         "Where a requeued message goes: `tail` of its queue, or `original`, its old place (RabbitMQ's way).",
         kind.one_of("tail", "original"),
     )
+    deliver_when: str = _setting(
+        "read",
+        "When a message goes to a consumer: when it was `read` back from KubeMQ, or already when it is `stored`: faster, "
+        "but a native consumer that joins the queue may get a few messages as well.",
+        kind.one_of("read", "stored"),
+    )
     vhosts: tuple[str, ...] = _setting(
         (), "Virtual hosts beside the default one (`/`), separated by commas.", kind.names
     )

@@ -31,6 +31,7 @@ class Hub(Protocol):
     memory_limit_bytes: int
     is_full: bool  #: messages read from KubeMQ take up as much memory as they may
     requeues_in_place: bool  #: a requeued message goes back to its old place, else to the tail
+    delivers_early: bool  #: a consumer gets a message when it is stored, before it is read (``early.py``)
     get_batch: int  #: credit of a waiting ``basic.get``: it reads a little ahead, for the gets that follow
 
     def mark_dirty(self, queue: Queue) -> None:

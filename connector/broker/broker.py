@@ -84,6 +84,7 @@ class Settings(Protocol):
     lanes: int
     get_batch: int
     requeues_in_place: bool
+    delivers_early: bool
     memory_limit_bytes: int
     vhosts: list[str]
 
@@ -97,6 +98,7 @@ class Broker(Census, Observer):
         self.replica = secrets.token_hex(6)
         self.get_batch = settings.get_batch
         self.requeues_in_place = settings.requeues_in_place
+        self.delivers_early = settings.delivers_early
         self.memory_bytes = 0
         self.memory_limit_bytes = settings.memory_limit_bytes
         self.is_full = False

@@ -248,6 +248,8 @@ class StoredQueue(Queue):
 
     def _has_room(self) -> bool:
         """Whether consumers have room for what is published now, after all that is to be handed out before it."""
+        if not self._hub.delivers_early:
+            return False
         counts = self.lease.counts
         ahead = self.lease.undelivered_count + counts.pending_count
         is_known = self.is_owned and not self.older and counts.known_at > NEVER

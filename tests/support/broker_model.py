@@ -28,6 +28,7 @@ class Settings:
     lanes = 2
     get_batch = 4
     requeues_in_place = False
+    delivers_early = True
 
     def __init__(self, memory_limit_bytes: int = 1_000_000, vhosts: tuple[str, ...] = ()) -> None:
         self.memory_limit_bytes = memory_limit_bytes

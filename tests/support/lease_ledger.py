@@ -27,5 +27,6 @@ class Settings:
     lanes = 1
     get_batch = 4
     requeues_in_place: bool = False
+    delivers_early = True
     memory_limit_bytes = 1_000_000
     vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it

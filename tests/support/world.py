@@ -102,6 +102,7 @@ class FakeClock:
 class _Settings:
     lanes = 2
     get_batch = 32
+    delivers_early = False
     memory_limit_bytes = 64 * 1024 * 1024
 
     def __init__(self, requeues_in_place: bool) -> None:

@@ -51,7 +51,9 @@ async def declared(hub: Hub, name: str) -> StoredQueue:
 
 async def end_with_a_late_queue() -> list[str]:
     """Names of the readers after one was asked for before the end has begun and one after."""
-    settings: Any = SimpleNamespace(lanes=1, get_batch=32, requeues_in_place=False, memory_limit_bytes=1000, vhosts=[])
+    settings: Any = SimpleNamespace(
+        lanes=1, get_batch=32, requeues_in_place=False, delivers_early=False, memory_limit_bytes=1000, vhosts=[]
+    )
     async with asyncio.TaskGroup() as group:
         tasks = Tasks(group, Counters())
         hub = Hub(

@@ -35,6 +35,7 @@ class Settings:
     memory_limit_bytes = 1_000_000
     vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it
     requeues_in_place = False
+    delivers_early = False
 
 
 class Consumer:
