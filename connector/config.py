@@ -208,8 +208,8 @@ class Config:
     )
     deliver_when: str = _setting(
         "read",
-        "When a message goes to a consumer: when it was `read` back from KubeMQ, or already when it is `stored`: faster, "
-        "but a native consumer that joins the queue may get a few messages as well.",
+        "When a message goes to a consumer: when it was `read` back from KubeMQ, or already when it is `stored`: "
+        "faster, but a native consumer that joins the queue may get a few messages as well.",
         kind.one_of("read", "stored"),
     )
     vhosts: tuple[str, ...] = _setting(
