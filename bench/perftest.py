@@ -187,6 +187,8 @@ class PerfTest:
         except subprocess.TimeoutExpired:
             problem = f"PerfTest did not end within {self._limit_s:g} s"
         else:
+            if self._listener is not None:
+                self._listener.join(_MARGIN_S)  # its last words may still be on their way
             if code:
                 problem = f"PerfTest ended with {code}: {_tail(''.join(self._lines))}"
         rows = read_rows(self._csv_path.read_text(encoding="utf-8")) if self._csv_path.exists() else []

@@ -125,6 +125,12 @@ def test_a_run_that_fails_tells_what_was_said(programs: Path, tmp_path: Path) ->
     assert problem.endswith("over")
 
 
+def test_the_last_words_of_a_run_are_heard(programs: Path, tmp_path: Path) -> None:
+    program(programs, "java", "(sleep 0.3; echo over) &\nexit 3")
+    with PerfTest("jars", "amqp://x", [], 1, tmp_path / "out.csv") as run:
+        assert run.wait().problem.endswith("over")
+
+
 def test_a_run_without_figures_is_a_problem(programs: Path, tmp_path: Path) -> None:
     java(programs, HEAD)
     with PerfTest("jars", "amqp://x", [], 1, tmp_path / "out.csv") as run:
