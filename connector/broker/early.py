@@ -41,12 +41,12 @@ class Early:
     __slots__ = (
         "_adopted",
         "_counts_to_come",
-        "_life",
         "_now",
         "_offered_bytes",
         "_read_upto",
         "_unread_bytes",
         "_waits_upto",
+        "life",
         "offered",
         "unread",
     )
@@ -54,7 +54,7 @@ class Early:
     def __init__(self, adopted: Adopted, now: Callable[[], float]) -> None:
         self._adopted = adopted
         self._now = now
-        self._life = ""  # ours: what we store is numbered in its order
+        self.life = ""  #: ours: what we store is numbered in its order; empty where nothing is handed out early
         self._read_upto = self._waits_upto = 0  # its numbers: read, and stored without having been handed out
         self._offered_bytes = self._unread_bytes = 0
         self._counts_to_come = 0
@@ -93,7 +93,7 @@ class Early:
     def on_stored(self, message: Message, may_offer: bool) -> None:
         """One of ours is stored: it may be taken until ``withdraw``, unless something of ours waits to be read."""
         message_id = message.message_id
-        self._life = message_id[:_LIFE_LENGTH]
+        self.life = message_id[:_LIFE_LENGTH]
         number = int(message_id[_NUMBER_AT:])
         if self._read_upto >= number:  # it was read before we heard of it
             return
@@ -150,11 +150,9 @@ class Early:
         if self.offered:
             self._withdraw(message_id)
         if message_id in unread:
-            for earlier in list(unread):
-                self._drop(earlier)
-                if earlier == message_id:
-                    break
-        if self._life and message_id.startswith(self._life):
+            while message_id in unread:
+                self._drop(next(iter(unread)))
+        if message_id.startswith(self.life):
             self._read_upto = max(self._read_upto, int(message_id[_NUMBER_AT:]))
 
     def give_back(self, message_id: str) -> None:

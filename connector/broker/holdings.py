@@ -246,6 +246,11 @@ class Holdings:
         """Whether an acknowledgement is still to be sent."""
         return bool(self.settled) or self.early.has_settled
 
+    @property
+    def is_waited_for(self) -> bool:
+        """True while somebody waits for proof of acknowledgements."""
+        return self._proofs.has_waiters
+
     def _check_purged(self) -> None:
         if self.counts.purge_left == 0 and self._purge_waiters:
             waiters, self._purge_waiters = self._purge_waiters, []
@@ -317,7 +322,8 @@ class Holdings:
         """File a message that was not mine: known from before, a second copy, purged, or new; True when it counts."""
         self._mine_bytes += _cost(message)
         is_purged = self.counts.takes(sequence)
-        self.early.on_read(message.message_id)
+        if self.early.life:
+            self.early.on_read(message.message_id)
         if self._acknowledged.knows(sequence, message.message_id):
             self._add_settled(sequence, message)
             return is_counted

@@ -295,11 +295,12 @@ class StoredQueue(Queue):
         if not self.is_owned:
             self._hub.away.on_grown(self)
             return
-        is_sure = not (self.older or self.is_held or message.redelivered)
-        may_offer = is_sure and is_early(message.message_id) and lease.takes_early()
-        if may_offer:
-            message.kubemq_channel = self.kubemq_channel
-        lease.early.on_stored(message, may_offer)
+        if self._hub.delivers_early:
+            is_sure = not (self.older or self.is_held or message.redelivered)
+            may_offer = is_sure and is_early(message.message_id) and lease.takes_early()
+            if may_offer:
+                message.kubemq_channel = self.kubemq_channel
+            lease.early.on_stored(message, may_offer)
         if not self.is_dirty:
             self._hub.mark_dirty(self)
 

@@ -44,7 +44,12 @@ async def drain(hub: Hub, *, ack_s: float, deadline_s: float) -> None:
         connection.close(REASON)
     hub.settle()
     left_s = max(LAST_WORDS_S, end - asyncio.get_running_loop().time())
-    if not await _when(lambda: not connections and not hub.has_work(), left_s):
+
+    def is_over() -> bool:
+        hub.ask_for_proof()
+        return not connections and not hub.has_work()
+
+    if not await _when(is_over, left_s):
         log.warning("stopping: not all is stored and acknowledged", connections=len(connections))
 
 

@@ -348,14 +348,15 @@ class Hub:
         """The tasks are about to end: no reader is started any more."""
         self._is_stopped = True
 
-    def has_work(self) -> bool:
-        """True while something accepted is not stored, or an acknowledgement has not provably arrived.
+    def ask_for_proof(self) -> None:
+        """What was acknowledged is to be proven at once; asking again changes nothing."""
+        for source in self.broker.sources():
+            if source.lease.sent and not source.lease.is_waited_for:
+                source.lease.when_flushed(lambda: None)
+                self.wake_reader(source.queue)
 
-        Whoever asks waits for it: proof is asked for at once.
-        """
-        for queue in self.broker.stored_queues():
-            if any(source.lease.sent for source in queue.sources):
-                queue.when_acknowledged(lambda: None)
+    def has_work(self) -> bool:
+        """True while something accepted is not stored, or an acknowledgement has not provably arrived."""
         if any(writer.is_busy for writer in self.writers):
             return True
         if any(len(outbox) or outbox.aside_count for outbox in self.broker.outboxes):

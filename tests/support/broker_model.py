@@ -293,6 +293,12 @@ class BrokerModel:
         self.settle()
         return consumer
 
+    def stored_queue(self, name: str) -> StoredQueue:
+        """A queue whose messages live in KubeMQ."""
+        queue = self.vhost.find_queue(name, None)
+        assert isinstance(queue, StoredQueue)
+        return queue
+
     def stored(self, name: str) -> list[bytes]:
         """The bodies in a queue's KubeMQ channel."""
         channel = self.store.channel(f"amqp.default.{name}")

@@ -19,14 +19,3 @@ class Item:
         self.life = 0  # in which life of the connector it was last delivered
         self.is_purgeable = False  # published during a purge: before it or after it, nobody can tell
         self.is_purged = False  # must not be delivered any more
-
-
-class Settings:
-    """The broker's part of the configuration."""
-
-    lanes = 1
-    get_batch = 4
-    requeues_in_place: bool = False
-    delivers_early = True
-    memory_limit_bytes = 1_000_000
-    vhosts: list[str] = []  # noqa: RUF012 - as the protocol has it

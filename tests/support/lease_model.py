@@ -19,9 +19,10 @@ from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results, on_unknown
 from connector.broker.ports import StoreError
 from connector.broker.topology import QueueRecord
+from tests.support.broker_model import Settings
 from tests.support.driven import Driven, DrivenReader, pause
 from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction, Stored
-from tests.support.lease_ledger import Item, Settings
+from tests.support.lease_ledger import Item
 
 UNLIMITED = 1_000_000
 
@@ -121,6 +122,7 @@ class LeaseModel:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.began: list[Any] = []
         settings = Settings()
+        settings.lanes = 1
         settings.requeues_in_place = self._in_place
         self.broker = Broker(settings, self._clock, self)
         self.queue = self.broker.stored_queue(QueueRecord("default", "q", durable=True))

@@ -11,7 +11,6 @@ from connector.broker import broker as broker_module
 from connector.broker.errors import NotFound
 from connector.broker.message import Message
 from connector.broker.ports import ChannelInfo, TimedOut
-from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.snapshots import split
 from connector.broker.topology import decode_event
@@ -21,12 +20,6 @@ from tests.support.broker_model import BrokerModel, Consumer, Publisher
 @pytest.fixture
 def model() -> BrokerModel:
     return BrokerModel()
-
-
-def stored(model: BrokerModel, name: str) -> StoredQueue:
-    queue = model.vhost.find_queue(name, None)
-    assert isinstance(queue, StoredQueue)
-    return queue
 
 
 # --------------------------------------------------------------------------------------------- virtual hosts
@@ -152,7 +145,7 @@ def test_two_queues_reported_under_one_name_go_by_their_counters() -> None:
     second.publish("", "tasks_", b"new")
     second.settle()
     for name in ("tasks", "tasks_"):
-        queue = stored(second, name)
+        queue = second.stored_queue(name)
         assert queue.unacked_count == len(second.stored(name))
         assert queue.ready_count == 0
 
@@ -176,7 +169,7 @@ def test_a_foreign_channel_of_the_same_reported_name(model: BrokerModel) -> None
     model.publish("", "tasks", b"1")
     consumer = model.consume("tasks")
     assert consumer.bodies == [b"1"]
-    assert stored(model, "tasks").ready_count == 0
+    assert model.stored_queue("tasks").ready_count == 0
 
 
 def test_a_native_message_wakes_a_waiting_consumer(model: BrokerModel) -> None:
@@ -193,7 +186,7 @@ def test_who_needs_a_poll(model: BrokerModel) -> None:
     assert not model.broker.needs_poll()
     consumer = model.consume("q", Consumer(1))
     assert model.broker.needs_poll()
-    queue = stored(model, "q")
+    queue = model.stored_queue("q")
     queue.remove_consumer(consumer)
     assert model.broker.needs_poll()  # something is held
     queue.settle(consumer.got[0])
@@ -203,7 +196,7 @@ def test_who_needs_a_poll(model: BrokerModel) -> None:
 
 def test_a_channel_that_kubemq_does_not_list_is_empty(model: BrokerModel) -> None:
     model.declare("q", durable=True)
-    queue = stored(model, "q")
+    queue = model.stored_queue("q")
     assert model.broker.count(queue.current, queue.lease.begin_snapshot(), []) == 0
     row = ChannelInfo("amqp.default.q", 7, 1, 7, 0, 1)
     assert model.broker.count(queue.current, queue.lease.begin_snapshot(), [row]) == 7
@@ -217,7 +210,7 @@ def test_a_second_subscriber_at_the_first_sight_makes_everything_redelivered() -
     first.publish("", "q", b"1", b"2")
     first.store.open_stream()
     second = BrokerModel(first, count_is_late=True)
-    queue = stored(second, "q")
+    queue = second.stored_queue("q")
     second.broker.count(queue.current, queue.lease.begin_snapshot(), [ChannelInfo("amqp.default.q", 2, 1, 2, 0, 2)])
     second.count_is_late = False
     assert [message.redelivered for message in second.consume("q").got] == [True, True]
@@ -228,12 +221,12 @@ def test_lanes_are_chosen_by_name(model: BrokerModel) -> None:
     names = [f"q{number}" for number in range(20)]
     for name in names:
         model.declare(name, durable=True)
-    first = {name: stored(model, name)._outbox for name in names}
+    first = {name: model.stored_queue(name)._outbox for name in names}
     assert len(set(map(id, first.values()))) == 2
     for name in names:
         model.delete(name)
         model.declare(name, durable=True)
-        assert stored(model, name)._outbox is first[name]
+        assert model.stored_queue(name)._outbox is first[name]
 
 
 def test_a_drained_queue_is_forgotten(model: BrokerModel) -> None:

@@ -23,9 +23,7 @@ def model() -> BrokerModel:
 
 @pytest.fixture
 def queue(model: BrokerModel) -> StoredQueue:
-    found = model.vhost.find_queue("q", None)
-    assert isinstance(found, StoredQueue)
-    return found
+    return model.stored_queue("q")
 
 
 def consumer_of(queue: StoredQueue) -> Consumer:

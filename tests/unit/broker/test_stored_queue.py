@@ -20,9 +20,7 @@ def model() -> BrokerModel:
 
 @pytest.fixture
 def queue(model: BrokerModel) -> StoredQueue:
-    found = model.vhost.find_queue("q", None)
-    assert isinstance(found, StoredQueue)
-    return found
+    return model.stored_queue("q")
 
 
 def take(consumer: Consumer) -> list[Message]:
