@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from connector.broker.early import MOST_UNREAD_BYTES, MOST_UNREAD_S
 from connector.broker.outbox import Submission, on_results
 from connector.broker.queue import StoredQueue
+from connector.broker.steps import StepKind
+from connector.runtime.hub import Hub
 from mapping.message_ids import is_early
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
 
@@ -130,3 +135,39 @@ def test_a_later_life_says_redelivered(model: BrokerModel, queue: StoredQueue) -
 def test_only_what_a_consumer_has_room_for_is_marked(model: BrokerModel, queue: StoredQueue) -> None:
     batch = publish(model, b"1", b"2", b"3", b"4")
     assert [is_early(submission.message.message_id) for submission in batch] == [True, True, False, False]
+
+
+def test_what_was_read_before_it_was_reported_is_not_handed_out_again(model: BrokerModel, queue: StoredQueue) -> None:
+    batch = publish(model, b"1")
+    for submission in batch:
+        model.store.channel(submission.kubemq_channel).append(submission.message)
+    queue.on_grown(1)  # another one is thought to be there: the Get for it brings this one
+    model.settle()
+    assert consumer_of(queue).bodies == [b"first", b"1"]
+    queue.on_grown(1)  # and one more, so that the counts do not tell
+    on_results(batch, [""])
+    model.broker.dispatch()
+    assert consumer_of(queue).bodies == [b"first", b"1"]
+
+
+def test_not_without_the_setting(model: BrokerModel, queue: StoredQueue) -> None:
+    model.broker.delivers_early = False
+    [submission] = publish(model, b"1")
+    assert not is_early(submission.message.message_id)
+    store(model, b"2")
+    assert consumer_of(queue).bodies == [b"first"]
+
+
+def test_a_stop_asks_for_proof_once(model: BrokerModel, queue: StoredQueue) -> None:
+    queue.settle(consumer_of(queue).got.pop())
+    woken: list[object] = []
+    hub: Any = SimpleNamespace(broker=model.broker, wake_reader=woken.append)
+    for _ in range(50):
+        if queue.lease.sent:
+            break
+        model.settle(0.001)
+    assert queue.lease.next_step().kind is StepKind.WAIT
+    for _ in range(3):
+        Hub.ask_for_proof(hub)
+    assert woken == [queue]
+    assert queue.lease.next_step().kind is StepKind.BARRIER
