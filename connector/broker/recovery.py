@@ -15,7 +15,7 @@ from connector.broker.move import Move
 from mapping import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from connector.broker.ports import Done, ServerInfo
     from connector.broker.queue import Queue, StoredQueue
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Why a queue moves.
 WITHHELD = "withheld"
 RETENTION = "retention"
+#: How long another connector that reads a queue may take to find that it moves; then what was published here is stored.
+VERDICT_S = 1.0
 
 
 class Around(Protocol):
@@ -35,6 +37,9 @@ class Around(Protocol):
 
     def append(self, event: dict[str, Any], done: Done) -> None:
         """Write to the topology log."""
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do it then."""
 
     def mark_dirty(self, queue: Queue) -> None:
         """Dispatch this queue at the end of the batch."""
@@ -83,9 +88,23 @@ class Recovery:
         if known:
             self._around.report("KubeMQ was restarted: its queues are examined", start_time=self._server_start)
             for source in self._around.sources():
-                if not source.queue.is_deleted and source.queue.is_owned:
+                if source.queue.is_deleted:
+                    continue
+                if source.queue.is_owned:
                     self._doubt(source, is_unsure=is_first)
+                elif source.is_current:
+                    self._await_verdict(source.queue)
         self.log_server()
+
+    def _await_verdict(self, queue: StoredQueue) -> None:
+        """Another connector examines it: what is stored before it moves may go where nobody can read it."""
+        queue.hold()
+
+        def go_on() -> None:
+            if not (queue.is_owned and queue.lease.is_doubtful):
+                queue.release()
+
+        self._around.call_later(VERDICT_S, go_on)
 
     def on_owned(self, queue: StoredQueue) -> None:
         """We read the queue from now on: it is in doubt too, when its last reader may not have examined it."""

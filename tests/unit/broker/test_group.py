@@ -370,3 +370,22 @@ def test_what_a_dead_one_may_not_have_examined_is_in_doubt_with_its_successor() 
     assert isinstance(queue, StoredQueue)
     assert queue.is_owned
     assert queue.lease.may_withhold
+
+
+def test_after_a_restart_of_kubemq_what_others_publish_waits_for_the_reader_to_look() -> None:
+    """What the restarted server takes before the queue has moved may go into a subscription of its dead self."""
+    pair = Pair()
+    pair.a.start(pair.a.vhost.declare_queue, _declare("q"), None)
+    pair.run()
+    for start in (1, 2):
+        for replica in pair.all:
+            replica.broker.recovery.on_server(ServerInfo("kubemq", "2", start))
+        if start == 1:
+            pair.run()
+    owner, other = (pair.a, pair.b) if pair.a.vhost.queues["q"].is_owned else (pair.b, pair.a)
+    publisher = Publisher()
+    other.vhost.publish("", "q", b"\0\0", b"1", publisher, 7)
+    pair.run(0.5)
+    assert (publisher.stored, other.stored("q")) == ([], [])
+    pair.run()
+    assert (publisher.stored, owner.stored("q")) == ([7], [b"1"])
