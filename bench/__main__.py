@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from pathlib import Path
 from bench import micro, plots, results, tables, targets
 from bench.figures import Spread
 from bench.measure import Plan, measure
+from bench.parts import add_flags
 from bench.perftest import Unusable, classpath
 from bench.results import Results, Run, Summary
 from bench.targets import RABBITMQ, Skipped, Target
-from bench.workloads import WORKLOADS, Workload, chosen
+from bench.workloads import WARM_UP_S, WORKLOADS, Workload, chosen
 
 FAILED, UNUSABLE = 1, 2
 #: Start and end of connector and PerfTest, for the estimate only.
@@ -38,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets.end_in_order()
     try:
         workloads = chosen(_names(options.workloads))
-        wanted = targets.available(_names(options.targets))
+        wanted = targets.available(_names(options.targets), shlex.split(options.flags))
         found = results.begin(
-            {"seconds": options.seconds, "warm_up": options.warm_up, "rounds": options.rounds},
+            {"seconds": options.seconds, "warm_up": options.warm_up, "rounds": options.rounds, "flags": options.flags},
             {target.name: target.version() for target in wanted},
         )
         jars = classpath()
@@ -69,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", default="", metavar="NAME,...", help="default: all")
     parser.add_argument("--targets", default="", metavar="NAME,...", help="embedded, kubemq, rabbitmq; default: all")
     parser.add_argument("--seconds", type=int, default=15, help="measured in each run (default %(default)s)")
-    parser.add_argument("--warm-up", type=int, default=5, help="seconds before that (default %(default)s)")
+    parser.add_argument("--warm-up", type=int, help=f"seconds before that (default: {WARM_UP_S}, `latency` more)")
+    add_flags(parser)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default %(default)s)")
     parser.add_argument(
         "--micro",
@@ -83,8 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _announce(found: Results, workloads: Sequence[Workload], options: argparse.Namespace) -> None:
-    runs = len(workloads) * len(found.targets) * options.rounds
-    minutes = runs * (options.seconds + options.warm_up + _OVERHEAD_S) / 60
+    one_run = sum(_warm_up_s(workload, options) + options.seconds + _OVERHEAD_S for workload in workloads)
+    minutes = one_run * len(found.targets) * options.rounds / 60
     _say(f"{len(workloads)} workloads, {options.rounds} rounds of {options.seconds} s: about {minutes:.0f} minutes")
     for name, version in found.targets.items():
         _say(f"  {name}: {version}")
@@ -97,14 +100,18 @@ def _announce(found: Results, workloads: Sequence[Workload], options: argparse.N
 def _measure_all(
     found: Results, workloads: Sequence[Workload], wanted: Sequence[Target], options: argparse.Namespace, jars: str
 ) -> None:
-    plan = Plan(options.warm_up, options.seconds)
     for workload in workloads:
+        plan = Plan(_warm_up_s(workload, options), options.seconds)
         _say(workload.title)
         for round_no in range(1, options.rounds + 1):
             for target in wanted:
                 run = measure(workload, target, round_no, plan, jars)
                 found.runs.append(run)
                 _say(f"  {round_no} {target.name:9} {_line(run)}")
+
+
+def _warm_up_s(workload: Workload, options: argparse.Namespace) -> int:
+    return workload.warm_up_s if options.warm_up is None else options.warm_up
 
 
 def _line(run: Run) -> str:

@@ -233,11 +233,9 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--memory-limit-mb", type=float, default=400, help="of the connector (default %(default)s)")
     group.add_argument("--cpu-limit", type=float, default=5, help="of it, in %% of a core (default %(default)s)")
     group = parser.add_argument_group("beside")
-    group.add_argument(
-        "--rate", type=float, default=1000, help="msg/s of the 500 queues together (default %(default)s)"
-    )
+    group.add_argument("--rate", type=float, default=500, help="msg/s of the 500 queues together (default %(default)s)")
     group.add_argument("--rounds", type=int, default=2, help="alone and in company, in turn (default %(default)s)")
-    group.add_argument("--warm-up", type=int, default=5, help="seconds before each (default %(default)s)")
+    group.add_argument("--warm-up", type=int, default=15, help="seconds before each (default %(default)s)")
     group.add_argument("--added-limit-ms", type=float, default=5, help="to the median (default %(default)s)")
     return parser
 

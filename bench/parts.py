@@ -6,6 +6,7 @@ Must not know what is measured: ``measure`` does one target.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 
@@ -24,8 +25,16 @@ def parser(name: str, description: str, parts: tuple[str, str]) -> argparse.Argu
     made = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     made.add_argument("--part", choices=(*parts, BOTH), default=BOTH, help="default: both")
     made.add_argument("--targets", default="embedded", metavar="NAME,...", help="embedded, kubemq, rabbitmq")
+    add_flags(made)
     made.add_argument("--check", action="store_true", help="fail when a limit is exceeded")
     return made
+
+
+def add_flags(to: argparse.ArgumentParser) -> None:
+    """Other settings for the connector than its own."""
+    to.add_argument(
+        "--flags", default="", metavar='"--FLAG VALUE ..."', help="for the connector (`kubemq-amqp serve --help`)"
+    )
 
 
 def run(name: str, options: argparse.Namespace, measure: Callable[[Target, Findings], None]) -> int:
@@ -33,7 +42,9 @@ def run(name: str, options: argparse.Namespace, measure: Callable[[Target, Findi
     targets.end_in_order()
     findings = Findings()
     try:
-        wanted = targets.available([target for target in options.targets.split(",") if target])
+        wanted = targets.available(
+            [target for target in options.targets.split(",") if target], shlex.split(options.flags)
+        )
     except Skipped as error:
         sys.stderr.write(f"{name}: {error}\n")
         return UNUSABLE

@@ -12,6 +12,10 @@ from typing import Literal
 
 EXCHANGE = "bench"
 _DURABLE = ("--flag", "persistent", "--auto-delete", "false", "--exchange", EXCHANGE)
+#: Connections open, queues are declared, the load settles.
+WARM_UP_S = 5
+#: PerfTest's JVM compiles for some ten seconds, on the cores of those whose latency is measured.
+_COMPILED_S = 15
 #: Few threads for many channels; they wait most of the time.
 MANY = ("--nio-threads", "4", "--consumers-thread-pools", "4", "--heartbeat-sender-threads", "1")
 
@@ -20,7 +24,8 @@ MANY = ("--nio-threads", "4", "--consumers-thread-pools", "4", "--heartbeat-send
 class Workload:
     """One workload: ``counts`` says which of PerfTest's rates is the rate, and whose latency the latency.
 
-    ``rate_goal`` is a multiple of RabbitMQ's rate, ``median_goal_ms`` and ``p99_goal_ms`` are absolute; None: no goal.
+    ``warm_up_s``: seconds before it counts, where nobody says otherwise.  ``rate_goal`` is a multiple of RabbitMQ's
+    rate, ``median_goal_ms`` and ``p99_goal_ms`` are absolute; None: no goal.
     """
 
     name: str
@@ -31,6 +36,7 @@ class Workload:
     rate_goal: float | None = None
     median_goal_ms: float | None = None
     p99_goal_ms: float | None = None
+    warm_up_s: int = WARM_UP_S
 
     def perftest_arguments(self, token: str) -> list[str]:
         """PerfTest's arguments but for the target and the time; ``token`` makes the names of queues unique."""
@@ -72,6 +78,7 @@ WORKLOADS: tuple[Workload, ...] = (
         _load(1, 1, 10, 10, "--rate", "1000"),
         median_goal_ms=2.0,
         p99_goal_ms=15.0,
+        warm_up_s=_COMPILED_S,
     ),
     Workload("50-consumers", "one queue, 50 consumers, window 500", _load(1, 50, 500, 10, *MANY)),
     Workload(
