@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tools.differential.operations import Operation
+from tools.differential.operations import SLOTS, Operation
 from tools.differential.side import View
 
 
@@ -72,8 +72,24 @@ def _is_their_crash(operation: Operation, ours: View, theirs: View) -> bool:
     return is_unknown_method and ours.answer[:2] == ("connection.close", 503) and theirs.answer == ("lost",)
 
 
+def _is_their_last_delivery(operation: Operation, ours: View, theirs: View) -> bool:
+    """A connection ends with an error; channel by channel there, so what one held may come once more to the next."""
+    ours, theirs = normal(ours), normal(theirs)
+    ended = SLOTS[operation.slot][0]
+
+    def elsewhere(deliveries: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        return {key: got for key, got in deliveries.items() if SLOTS[int(key.partition("/")[0])][0] != ended}
+
+    return (
+        theirs.answer[0] == "connection.close"
+        and ours._replace(deliveries={}) == theirs._replace(deliveries={})
+        and ours.deliveries == elsewhere(theirs.deliveries) != theirs.deliveries
+    )
+
+
 KNOWN: tuple[Known, ...] = (
     Known("unknown exchange type", "406 as in RabbitMQ 4, not 503", _is_unknown_type),
     Known("unsupported queue type", "406; RabbitMQ fails with 541 when the queue has no name", _is_their_failure),
     Known("unknown method", "503; RabbitMQ drops the connection", _is_their_crash),
+    Known("last deliveries", "none while a connection ends with an error", _is_their_last_delivery),
 )

@@ -43,3 +43,16 @@ def test_an_unknown_exchange_type_is_a_known_difference() -> None:
     ours, theirs = View(("channel.close", 406, "x"), {}, {}, {}), View(("connection.close", 503, "x"), {}, {}, {})
     assert [known.name for known in KNOWN if known.applies(operation, ours, theirs)] == ["unknown exchange type"]
     assert not any(known.applies(operation, theirs, ours) for known in KNOWN)
+
+
+def test_what_comes_once_more_while_a_connection_ends_is_a_known_difference() -> None:
+    operation = Operation("consume", 1, {"tag": "c0"})
+    closed, there = ("connection.close", 530, "x"), {"2/c1/q": [["m1"]]}
+    ours, theirs = (
+        View(closed, {}, there, {"q": (9, 0)}),
+        View(closed, {}, {"0/c2/q": [["m0"]], **there}, {"q": (9, 0)}),
+    )
+    assert [known.name for known in KNOWN if known.applies(operation, ours, theirs)] == ["last deliveries"]
+    for other in (theirs, View(closed, {}, {}, {"q": (9, 0)}), View(closed, {}, there, {"q": (8, 0)})):
+        assert not any(known.applies(operation, other, theirs) for known in KNOWN)
+    assert not any(known.applies(operation, ours, View(closed, {}, there, {"q": (9, 0)})) for known in KNOWN)
