@@ -234,9 +234,11 @@ class PeerDesk:
         return None
 
     def _on_queue(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
-        """Of two queues of one name the older member's stays."""
+        """Of two queues of one name the older member's stays, and before both one that is in the log or under way."""
         vhost, name, number = facts["q"]
         host = self._around.host(vhost)
+        if member not in self.peers or host.when_shared(name, lambda: self._on_queue(member, facts, _blobs)):
+            return
         known = host.queues.get(name)
         living = self._around.topology.members.living
         is_taken = isinstance(known, StoredQueue) or (

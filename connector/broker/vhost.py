@@ -203,6 +203,13 @@ class VirtualHost(Exchanges):
         self._creating[record.name] = []
         self._shared.append(queue_declared(record), answer)
 
+    def when_shared(self, name: str, done: Callable[[], None]) -> bool:
+        """False when no queue of this name is on its way into the log; else ``done`` follows when it is there or not."""
+        if name not in self._creating or name in self.queues:
+            return False
+        self._creating[name].append(done)
+        return True
+
     def _count_created(self) -> None:
         self._shared.counters.queues_created += 1
         self._shared.counters.queues_declared += 1

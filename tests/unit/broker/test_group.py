@@ -10,7 +10,7 @@ from connector.broker.errors import AccessRefused
 from connector.broker.members import Member
 from connector.broker.message import Message
 from connector.broker.peers import beat
-from connector.broker.ports import ServerInfo
+from connector.broker.ports import ServerInfo, Unavailable
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
@@ -70,7 +70,7 @@ class Pair:
                     self._turn(replica)
 
     def _turn(self, replica: Replica) -> None:
-        while replica.waiting_log:
+        while replica.waiting_log and not replica.hold_log:
             replica.log.append(replica.waiting_log.pop(0)[1])
         while replica.seen < len(replica.log):
             replica.seen += 1
@@ -389,3 +389,27 @@ def test_after_a_restart_of_kubemq_what_others_publish_waits_for_the_reader_to_l
     assert (publisher.stored, other.stored("q")) == ([], [])
     pair.run()
     assert (publisher.stored, owner.stored("q")) == ([7], [b"1"])
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_queue_in_memory_waits_for_one_of_its_name_that_is_on_its_way_into_the_log(succeeds: bool) -> None:
+    """Who declares on two connectors at once gets one queue, and the other declare is compared with it."""
+    pair = Pair()
+    a, b = pair.a, pair.b
+    a.hold_log = True
+    shared = a.start(a.vhost.declare_queue, _declare("q"), None)
+    local = b.start(b.vhost.declare_queue, QueueDeclare("q", exclusive=True), object())
+    pair.run()
+    assert not local.is_there
+    if succeeds:
+        a.hold_log = False
+        pair.run()
+        assert shared.value.name == "q"
+        assert local.error[0] == "Locked"
+        assert [type(replica.vhost.queues["q"]) for replica in pair.all] == [StoredQueue, StoredQueue]
+    else:
+        event_id, _ = a.waiting_log.pop()
+        a.broker.on_append_failed(event_id, Unavailable("gone"))
+        pair.run()
+        assert local.value.name == "q"
+        assert shared.error[0] == "Unavailable"
