@@ -57,6 +57,17 @@ class Outbox:
         """What waits because its queue is held."""
         return sum(len(entries) for entries in self._aside.values())
 
+    @property
+    def held_queues(self) -> list[StoredQueue]:
+        """For which queues something waits because they are held."""
+        return list(self._aside)
+
+    def take_held(self, queue: StoredQueue) -> list[Submission]:
+        """What waits for a held queue, in order: it is not going to be stored."""
+        batch = list(self._aside.pop(queue, ()))
+        self.size_bytes -= sum(len(submission.message.body) + OVERHEAD_BYTES for submission in batch)
+        return batch
+
     def waiting_of(self, queue: StoredQueue) -> int:
         """What of this queue has not been taken yet."""
         return len(self._aside.get(queue, ())) + sum(entry.queue is queue for entry in self._entries)

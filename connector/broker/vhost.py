@@ -204,7 +204,7 @@ class VirtualHost(Exchanges):
         self._shared.append(queue_declared(record), answer)
 
     def when_shared(self, name: str, done: Callable[[], None]) -> bool:
-        """False when no queue of this name is on its way into the log; else ``done`` follows when it is there or not."""
+        """False when no queue of this name is on its way into the log; else ``done`` follows when that is known."""
         if name not in self._creating or name in self.queues:
             return False
         self._creating[name].append(done)

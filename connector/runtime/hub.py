@@ -319,6 +319,8 @@ class Hub:
                 self._tick_one(connection, now)
             self.arriving.on_tick(now)
             self._check_held()
+            for writer in self.writers:
+                writer.check_held(now)
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.settle()
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from connector.broker.counters import Counters
     from connector.broker.outbox import Outbox, Submission
     from connector.broker.ports import QueueStore, ServerInfo, StoreLane
+    from connector.broker.queue import StoredQueue
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
+NOT_AVAILABLE = "KubeMQ is not available"
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class QueueWriter:
         self._pause_s = MIN_PAUSE_S
         self._deadline_s = deadline_s
         self._failing_since: float | None = None
+        self._held_since: dict[StoredQueue, float] = {}
         self._on_server = on_server
         self._outage = outage or Outage(counters, time.monotonic)
         self._again = asyncio.Event()
@@ -179,7 +182,21 @@ class QueueWriter:
                 batch = self._outbox.take()
                 if not batch:
                     break
-                self._tell(on_results, batch, ["KubeMQ is not available"] * len(batch))
+                self._refuse(batch)
+            for queue in self._outbox.held_queues:
+                self._refuse(self._outbox.take_held(queue))
+
+    def check_held(self, now: float) -> None:
+        """Now and then: refuse what waits for queues that have been held for the deadline."""
+        waiting = self._outbox.held_queues
+        since = {queue: at for queue, at in self._held_since.items() if queue.is_held}
+        for queue in waiting:
+            if now - since.setdefault(queue, now) >= self._deadline_s:
+                self._refuse(self._outbox.take_held(queue))
+        self._held_since = since
+
+    def _refuse(self, batch: list[Submission]) -> None:
+        self._tell(on_results, batch, [NOT_AVAILABLE] * len(batch))
 
     def _drop_lane(self) -> None:
         lane, self._lane = self._lane, None

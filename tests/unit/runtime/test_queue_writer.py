@@ -88,8 +88,8 @@ class Lane:
             deadline_s=30.0,
         )
 
-    def publish(self, token: int) -> None:
-        queue: Any = FakeQueue()
+    def publish(self, token: int, queue: Any = None) -> None:
+        queue = queue or FakeQueue()
         message = Message("", "q", b"\0\0", b"body", f"id {token}")
         self.outbox.append(Submission(cast("StoredQueue", queue), message, self.results, token))
 
@@ -131,3 +131,26 @@ async def test_a_lane_that_looks_for_kubemq_sends_what_comes_meanwhile(lane: Lan
     lane.publish(3)
     await until(lambda: lane.results.stored == [3])
     assert not lane.writer.is_failing
+
+
+async def test_what_waits_for_a_held_queue_is_refused_after_the_deadline(lane: Lane) -> None:
+    """KubeMQ may go again while its queues are examined, and nothing is sent then that could fail."""
+    held = FakeQueue()
+    held.is_held = True
+    lane.publish(1, held)
+    await until(lambda: lane.outbox.aside_count == 1)
+    for now, refused in ((100.0, []), (129.0, []), (130.0, [1])):
+        lane.writer.check_held(now)
+        assert lane.results.refused == refused
+    lane.publish(2, held)
+    await until(lambda: lane.outbox.aside_count == 1)
+    lane.writer.check_held(131.0)
+    assert lane.results.refused == [1, 2]
+    assert (lane.outbox.size_bytes, lane.outbox.aside_count) == (0, 0)
+    held.is_held = False
+    lane.writer.check_held(132.0)
+    held.is_held = True
+    lane.publish(3, held)
+    await until(lambda: lane.outbox.aside_count == 1)
+    lane.writer.check_held(133.0)
+    assert lane.results.refused == [1, 2]
