@@ -32,8 +32,8 @@ async def drain(hub: Hub, *, ack_s: float, deadline_s: float) -> None:
     for connection in list(connections):
         connection.drain()
     hub.settle()
-    if not await _when(lambda: not any(connection.unacked_count for connection in connections), ack_s):
-        held = sum(connection.unacked_count for connection in connections)
+    if not await _when(lambda: not any(connection.unfinished_count for connection in connections), ack_s):
+        held = sum(connection.unfinished_count for connection in connections)
         log.warning("stopping: clients hold messages, which go back to their queues", count=held)
     for connection in list(connections):
         connection.hold()

@@ -304,6 +304,11 @@ class Channel:
         """Publishes without a result."""
         return sum(map(len, self._ledgers()))
 
+    @property
+    def unfinished_count(self) -> int:
+        """Deliveries without a decision, and what an open transaction keeps."""
+        return len(self.unacked) + (self.tx.unfinished_count if self.tx is not None else 0)
+
     def _ledgers(self) -> list[PublishLedger]:
         ledgers = [self.publishes]
         if self._earlier is not None:

@@ -136,9 +136,9 @@ class Connection:
         return sum(channel.publishing_count for channel in self._channels.values())
 
     @property
-    def unacked_count(self) -> int:
-        """Deliveries that the client has not decided about."""
-        return sum(len(channel.unacked) for channel in self._channels.values())
+    def unfinished_count(self) -> int:
+        """Deliveries that the client has not decided about, and what its open transactions keep."""
+        return sum(channel.unfinished_count for channel in self._channels.values())
 
     # ------------------------------------------------------------------ from the runtime
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Transaction:
     """One channel's; implements ``ports.LedgerOwner`` for the publishes of a commit."""
 
-    __slots__ = ("_channel", "_decisions", "_failure", "_publishes", "_size", "ledger")
+    __slots__ = ("_channel", "_decisions", "_failure", "_is_committing", "_publishes", "_size", "ledger")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -37,7 +37,13 @@ class Transaction:
         self._decisions: list[tuple[Verdict, dict[int, Entry]]] = []
         self._size = 0
         self._failure = ""
+        self._is_committing = False
         self.ledger = PublishLedger(self, channel.connection.in_flight, channel.counters, confirming=False)
+
+    @property
+    def unfinished_count(self) -> int:
+        """Publishes and decisions that wait for a commit, and one for a commit under way."""
+        return len(self._publishes) + sum(len(taken) for _, taken in self._decisions) + self._is_committing
 
     # ------------------------------------------------------------------ what the channel does meanwhile
 
@@ -89,6 +95,7 @@ class Transaction:
         publishes, self._publishes = self._publishes, []
         self._forget_size()
         self._failure = ""
+        self._is_committing = True
         for message in publishes:
             publish.hand_over(channel, self.ledger, message)
         stored = channel.wait(self._on_stored, is_bounded=False)  # the lanes have a deadline
@@ -115,6 +122,7 @@ class Transaction:
         _when_all(queues, lambda: settled(None))
 
     def _on_settled(self, _result: object) -> None:
+        self._is_committing = False
         self._channel.reply(commands.Tx.CommitOk())
 
 

@@ -158,3 +158,26 @@ def test_two_signals_at_once_are_one_request(start: Callable[..., ConnectorProce
         await_320(channel.connection)
     assert connector.wait_end() == 0
     assert not connector.entries("second signal: leaving at once")
+
+
+def test_an_open_transaction_may_be_committed(start: Callable[..., ConnectorProcess], queue: str) -> None:
+    """What it has acknowledged is with the client still."""
+    connector = start(*PATIENT)
+    traffic.declare(connector.url, queue)
+    traffic.publish_confirmed(connector.url, queue, numbered(5))
+    cancelled: list[Any] = []
+    with traffic.channel_of(connector.url) as channel:
+        channel.tx_select()
+        channel.add_on_cancel_callback(cancelled.append)
+        got = traffic.collect(channel, queue, 5, prefetch=5)
+        channel.basic_ack(got[-1][0].delivery_tag, multiple=True)
+        channel.basic_publish("", queue, b"one more")
+        connector.begin_end()
+        traffic.pump(channel, lambda: cancelled)
+        assert readyz(connector) == 503
+        channel.tx_commit()
+        await_320(channel.connection)
+    assert connector.wait_end() == 0
+    connector.start()
+    assert traffic.drain(connector.url, queue, 1) == [Received(b"one more", False)]
+    traffic.delete(connector.url, queue)

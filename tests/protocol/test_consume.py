@@ -337,7 +337,7 @@ def test_a_draining_connection_settles_but_gets_nothing_more(client: Dialogue) -
     client.expect(1, commands.Basic.Cancel, consumer_tag=tag, nowait=True)
     fill(client, queue, 1)
     client.send(1, commands.Basic.Ack, delivery_tag=1).expect_nothing()
-    assert client.connection.unacked_count == 0
+    assert client.connection.unfinished_count == 0
     client.consume(queue)  # as clients do whose consumer was cancelled
     client.expect_nothing()
     client.connection.on_write_blocked()
