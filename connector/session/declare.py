@@ -114,8 +114,8 @@ def on_queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
 
 
 def on_queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
-    """Drop what is ready."""
-    name = channel.queue_name(_clean(method.queue))
+    """Drop what is ready; here RabbitMQ takes the name as it is."""
+    name = channel.queue_name(method.queue)
     done = channel.wait(_counting_reply(channel, method, commands.Queue.PurgeOk), is_bounded=False)
     channel.vhost.purge_queue(name, channel.connection, done)
 

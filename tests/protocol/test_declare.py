@@ -189,12 +189,12 @@ def test_line_ends_are_taken_out_of_names(client: Dialogue) -> None:
     client.call(1, commands.Exchange.Declare, exchange="x\n", exchange_type="direct")
     client.call(1, commands.Queue.Bind, queue="q\n", exchange="x\r\n", routing_key="k")
     client.publish(1, "k", exchange="x")
-    assert client.call(1, commands.Queue.Purge, queue="q\n").message_count == 1
+    assert client.call(1, commands.Queue.Purge, queue="q").message_count == 1
     client.call(1, commands.Queue.Unbind, queue="q\n", exchange="x\n", routing_key="k")
     client.call(1, commands.Exchange.Delete, exchange="x\n")
     assert client.call(1, commands.Queue.Delete, queue="q\n").message_count == 0
-    client.send(1, commands.Queue.Declare, queue="q", passive=True)
-    assert client.expect(1, commands.Channel.Close).reply_code == 404
+    client.send(1, commands.Queue.Purge, queue="q\n")
+    client.expect_close(404, "NOT_FOUND - no queue 'q\n' in vhost '/'", (50, 30))
 
 
 def test_a_declare_that_gets_no_answer_ends_the_connection_at_the_deadline(world: World, client: Dialogue) -> None:
