@@ -10,6 +10,8 @@ PYTEST := $(BIN)/python -m pytest $(if $(K),-k "$(K)")
 
 # Where the AMQP conformance kit lies; it is not part of this repository.
 CONFORMANCE ?= ../shared/conformance
+# Where requeued messages go in its run: tail or original.
+REQUEUE ?= tail
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -61,8 +63,8 @@ clients: $(STAMP) ## real AMQP clients against a running server (CLIENT=pika nar
 property: $(STAMP) ## properties and models, by Hypothesis
 	$(PYTEST) tests/property
 
-conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a fresh server (K="C10 C27" narrows)
-	$(BIN)/python tools/conformance.py $(CONFORMANCE) $(K)
+conformance: $(STAMP) ## the AMQP conformance kit at CONFORMANCE=dir against a fresh server (K="C10 C27" narrows; REQUEUE=original)
+	AMQP_REQUEUE=$(REQUEUE) $(BIN)/python tools/conformance.py $(CONFORMANCE) $(K) --serve=--requeue --serve=$(REQUEUE)
 
 fault: $(STAMP) ## faults under load: SEEDS=100 seeds, or one again by ARGS="--seed 17" (docs/faults.md)
 	$(BIN)/python -m tools.fault --seeds $(or $(SEEDS),20) $(ARGS)
