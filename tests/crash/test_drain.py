@@ -179,5 +179,5 @@ def test_an_open_transaction_may_be_committed(start: Callable[..., ConnectorProc
         await_320(channel.connection)
     assert connector.wait_end() == 0
     connector.start()
-    assert traffic.drain(connector.url, queue, 1) == [Received(b"one more", False)]
+    assert traffic.bodies_of(traffic.drain(connector.url, queue, 1)) == [b"one more"]
     traffic.delete(connector.url, queue)
