@@ -14,7 +14,8 @@ from zlib import crc32
 from connector.broker.backlog import NEVER
 from connector.broker.census import Census
 from connector.broker.counters import Counters
-from connector.broker.errors import NotFound
+from connector.broker.errors import Inequivalent, NotFound
+from connector.broker.event_shapes import is_well_formed
 from connector.broker.generations import Generations
 from connector.broker.group import Group
 from connector.broker.outbox import Outbox
@@ -30,6 +31,7 @@ from connector.broker.topology import (
     QueueRecord,
     Topology,
     encode_event,
+    event_id,
     name_event,
     queue_deleted,
 )
@@ -48,9 +50,20 @@ if TYPE_CHECKING:
 
 #: A snapshot of the topology is written after so many events, or half as many as there are objects if that is more.
 SNAPSHOT_EVENTS = 1000
+#: So much of an event that is skipped goes into the log of the process.
+SKIPPED_CHARACTERS = 200
 #: A deletion of what an earlier life left over is tried again after this.
 LEFTOVER_RETRY_S = 0.5
 DEFAULT_VHOST = "default"
+#: Why something is refused that the log could not be read with.
+UNFIT = "a name that is not UTF-8, or arguments nested too deep"
+
+
+class _Aside(Observer):
+    """Looks on while the log is folded aside: hears only of what is skipped."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.on_skipped = observer.on_skipped  # type: ignore[method-assign]
 
 
 class Hooks(Protocol):
@@ -74,8 +87,8 @@ class Hooks(Protocol):
     def append_event(self, event_id: str, data: bytes) -> None:
         """Append to the topology log; on failure ``Broker.on_append_failed`` follows."""
 
-    def report(self, what: str, **facts: object) -> None:
-        """Tell an operator, who should know."""
+    def report(self, what: str, *, is_error: bool = False, **facts: object) -> None:
+        """Tell an operator, who should know; ``exc_info`` is an exception nobody had expected."""
 
 
 class Settings(Protocol):
@@ -129,10 +142,10 @@ class Broker(Census, Observer):
 
     def virtual_host(self, name: str) -> VirtualHost:
         """The virtual host a client names; "/", "" and the default's own name are the same (PC-07)."""
-        vhost = self.vhosts.get(names.vhost_label(name))
-        if vhost is None:
-            raise NotFound(f"vhost {name} not found")
-        return vhost
+        try:
+            return self.vhosts[names.vhost_label(name)]
+        except (KeyError, UnicodeEncodeError):
+            raise NotFound(f"vhost {name} not found") from None
 
     # ------------------------------------------------------------------ batches
 
@@ -268,7 +281,7 @@ class Broker(Census, Observer):
     def _is_drainer(self, key: tuple[str, str]) -> bool:
         return self.group is None or self.topology.drainer_of(key) == self.group.me
 
-    def report(self, what: str, **facts: object) -> None:
+    def report(self, what: str, **facts: Any) -> None:
         """See ``Hooks``."""
         self._hooks.report(what, **facts)
 
@@ -286,13 +299,17 @@ class Broker(Census, Observer):
     # ------------------------------------------------------------------ the topology log
 
     def append(self, event: dict[str, Any], done: Done) -> None:
-        """Write an event; ``done`` follows when it has come back."""
+        """Write an event; ``done`` follows when it has come back, or at once when no replica could apply it."""
         if not self.is_loaded:
             return
         self._event_no += 1
-        event_id = f"{self.replica}.{self._event_no}"
-        self._appending[event_id] = (done, self.clock())
-        self._hooks.append_event(event_id, encode_event({"v": VERSION, "id": event_id, "member": self.member, **event}))
+        number = f"{self.replica}.{self._event_no}"
+        written = {"v": VERSION, "id": number, "member": self.member, **event}
+        if not is_well_formed(written):
+            done(Inequivalent(f"cannot be declared: {UNFIT}"))
+            return
+        self._appending[number] = (done, self.clock())
+        self._hooks.append_event(number, encode_event(written))
 
     @property
     def member(self) -> str:
@@ -313,6 +330,17 @@ class Broker(Census, Observer):
                 return
             self.on_append_failed(event_id, TimedOut("the topology log did not answer in time"))
 
+    def on_malformed(self, data: bytes) -> None:
+        """An event of the log that no replica can read: it is skipped; whoever wrote it need not wait."""
+        self.counters.topology_events_skipped += 1
+        self.on_append_failed(event_id(data), Inequivalent(f"cannot be applied: {UNFIT}"))
+
+    def on_skipped(self, sequence: int, what: object, error: Exception | None) -> None:
+        """The fold could not apply it; no replica can."""
+        self.counters.topology_events_skipped += 1
+        text = repr(what)[:SKIPPED_CHARACTERS]
+        self._hooks.report("topology event skipped", is_error=True, sequence=sequence, data=text, exc_info=error)
+
     def on_event(self, sequence: int, event: dict[str, Any]) -> None:
         """One event of the log, in its order."""
         if not self.is_loaded:
@@ -324,7 +352,9 @@ class Broker(Census, Observer):
         if event["type"] == "queue.drained":
             self._latest.on_emptied()
         done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
-        if done is not None:
+        if done is not None and changed is None:
+            done(Inequivalent("cannot be applied"))
+        elif done is not None:
             answer = done
             if self.group is None:
                 answer(changed)
@@ -358,7 +388,7 @@ class Broker(Census, Observer):
             return
         snapshot, events = replay(self._loading)
         self._loading = []
-        folded = Topology(Observer())
+        folded = Topology(_Aside(self))
         if snapshot is not None:
             folded.load_snapshot(snapshot)
         for sequence, event in events:

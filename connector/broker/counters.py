@@ -81,5 +81,5 @@ class Counters:
         self.kubemq_requests = 0
         self.kubemq_errors = 0  # requests that failed, and messages that KubeMQ refused
         self.link_losses = 0  # times the link to KubeMQ broke
-        self.topology_events_skipped = 0  # of the log: malformed, or of an unknown version
+        self.topology_events_skipped = 0  # of the log: malformed, of an unknown version, or not to be applied
         self.internal_errors = 0  # bugs: an exception nobody had expected

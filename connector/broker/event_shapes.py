@@ -1,8 +1,9 @@
 """What an event of the topology log must look like to be folded.
 
 Owns the fields of every type of event: which must be there, which may, and what may be in them.  An event that does
-not fit is skipped by every replica alike, so the fold (``topology.py``) need not doubt what it reads.  Types that are
-not known fit: they are of a later version, and mean nothing here.
+not fit is skipped by every replica alike, so the fold (``topology.py``) need not doubt what it reads; so is an entry of
+a snapshot's lists, but not the snapshot.  What does not fit is never written (``Broker.append``).  Types that are not
+known fit: they are of a later version, and mean nothing here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from connector.amqp.wire import is_table
 from connector.broker.routing import PREDECLARED, TYPES
+from mapping.names import MAX_GENERATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,11 @@ def is_well_formed(event: Mapping[str, Any]) -> bool:
     return has_writer and (shape is None or _fits(event, shape))
 
 
+def is_entry(section: str, value: object) -> bool:
+    """Whether this can be loaded from one of a snapshot's lists."""
+    return _ENTRIES[section](value)
+
+
 def _fits(value: Mapping[str, Any], shape: Mapping[str, Check]) -> bool:
     """A name that ends with ``?`` may be missing."""
     for name, check in shape.items():
@@ -42,11 +49,17 @@ def _fits(value: Mapping[str, Any], shape: Mapping[str, Check]) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Text with a form in bytes: a surrogate that stands for no byte has none."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or value.encode("utf-8", "surrogateescape") != b""
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+    return value != "" and _is_text(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -55,6 +68,10 @@ def _is_flag(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_generation(value: Any) -> bool:
+    return _is_count(value) and value <= MAX_GENERATION
 
 
 def _is_table(value: Any) -> bool:
@@ -104,13 +121,20 @@ def _by_generation(*checks: Check) -> Check:
     """An object with a generation's number as each name, and a list with these values."""
     value_fits = _tuple_of(*checks)
     return lambda value: (
-        isinstance(value, dict)
-        and all(number.isascii() and number.isdigit() and value_fits(item) for number, item in value.items())
+        isinstance(value, dict) and all(_is_number(number) and value_fits(item) for number, item in value.items())
     )
 
 
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= len(str(MAX_GENERATION))
+
+
 def _is_order(value: Any) -> bool:
-    return _list_of(_is_count)(value) and value != []
+    return _list_of(_is_generation)(value) and value != []
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def _is_seen(value: Any) -> bool:
@@ -125,8 +149,8 @@ def _is_undrained(value: Any) -> bool:
 
 _GENERATIONS: dict[str, Check] = {
     "order": _is_order,
-    "last": _is_count,
-    "moving": _by_generation(_is_count, _is_text, _is_flag),
+    "last": _is_generation,
+    "moving": _by_generation(_is_generation, _is_text, _is_flag),
     "left": _by_generation(_is_count, _list_of(_is_count)),
 }
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
@@ -151,15 +175,15 @@ SHAPES: dict[str, dict[str, Check]] = {
     },
     "queue.deleted": {**_NAMED, "queue_id?": _is_count},
     "queue.drained": _NAMED,
-    "queue.moving": {**_NAMED, "source": _is_count, "generation": _is_count, "reason": _is_text},
+    "queue.moving": {**_NAMED, "source": _is_generation, "generation": _is_generation, "reason": _is_text},
     "queue.moved": {
         **_NAMED,
-        "source": _is_count,
-        "generation": _is_count,
+        "source": _is_generation,
+        "generation": _is_generation,
         "withheld": _is_count,
         "copied": _list_of(_is_count),
     },
-    "queue.retired": {**_NAMED, "generation": _is_count},
+    "queue.retired": {**_NAMED, "generation": _is_generation},
     "queue.rescued": _NAMED,
     "queue.claimed": {**_NAMED, "queue_id": _is_count, "who": _is_name},
     "queue.given": {**_NAMED, "queue_id": _is_count, "giver": _is_name, "taker": _is_name, "seen": _is_seen},
@@ -180,21 +204,26 @@ SHAPES: dict[str, dict[str, Check]] = {
     "queue.bound": _BINDING,
     "queue.unbound": _BINDING,
 }
-_OBJECTS: dict[str, Check] = {
-    "queues": _list_of(_event_of("queue.declared")),
-    "exchanges": _list_of(_event_of("exchange.declared")),
-    "bindings": _list_of(_event_of("queue.bound")),
+_OBJECTS = ("queues", "exchanges", "bindings")
+#: A snapshot's lists whose entries are looked at one by one, when it is loaded.
+_ENTRIES: dict[str, Check] = {
+    "queues": _event_of("queue.declared"),
+    "exchanges": _event_of("exchange.declared"),
+    "bindings": _event_of("queue.bound"),
+    "undrained": _is_undrained,
+    "claims": _tuple_of(_is_name, _is_name, _is_name),
+    "left": _tuple_of(_is_name, _is_name, _is_generations),
 }
-SHAPES["snapshot.part"] = {"snapshot": _is_name, **{f"{name}?": check for name, check in _OBJECTS.items()}}
+SHAPES["snapshot.part"] = {"snapshot": _is_name, **{f"{name}?": _is_list for name in _OBJECTS}}
 SHAPES["snapshot"] = {
     "upto": _is_count,
-    **_OBJECTS,
-    "undrained": _list_of(_is_undrained),
+    **dict.fromkeys(_OBJECTS, _is_list),
+    "undrained": _is_list,
     "members?": _list_of(_tuple_of(_is_name, _is_count, _is_text, _is_text)),
     "names?": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    "claims?": _list_of(_tuple_of(_is_name, _is_name, _is_name)),
+    "claims?": _is_list,
     "heir?": _tuple_of(_is_text, _is_count),
-    "left?": _list_of(_tuple_of(_is_name, _is_name, _is_generations)),
+    "left?": _is_list,
     "server_start?": _is_count,
     "snapshot?": _is_name,
     "parts?": _is_count,

@@ -15,17 +15,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from connector.amqp.wire import read_table, write_table
-from connector.broker.event_shapes import is_well_formed
+from connector.broker.event_shapes import is_entry, is_well_formed
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
 from connector.broker.generations import Generations, unpack_generations
 from connector.broker.members import Member, Members
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from connector.amqp.wire import Table
 
 VERSION = 1
+#: A snapshot's lists, in the order in which they are loaded, with the type of event their entries are, if they are.
+_LISTS = {
+    "exchanges": "exchange.declared",
+    "queues": "queue.declared",
+    "bindings": "queue.bound",
+    "undrained": "",
+    "left": "",
+    "claims": "",
+}
 
 
 @dataclass(slots=True)
@@ -73,13 +82,25 @@ def encode_event(event: dict[str, Any]) -> bytes:
 
 def decode_event(data: bytes) -> dict[str, Any] | None:
     """The event in these bytes, or None for what is not ours, of an unknown version, or malformed."""
-    try:
-        event = json.loads(data)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or event.get("v") != VERSION or not isinstance(event.get("type"), str):
+    event = _read(data)
+    if event.get("v") != VERSION or not isinstance(event.get("type"), str):
         return None
     return event if is_well_formed(event) else None
+
+
+def event_id(data: bytes) -> str:
+    """The id in the bytes of an event, be it malformed; "" for none."""
+    found = _read(data).get("id")
+    return found if isinstance(found, str) else ""
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """The object in these bytes, an empty one where there is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def queue_declared(record: QueueRecord) -> dict[str, Any]:
@@ -178,6 +199,9 @@ class Observer:
     def on_unbound(self, vhost: str, key: BindingKey) -> None:
         """The binding is gone."""
 
+    def on_skipped(self, sequence: int, what: object, error: Exception | None) -> None:
+        """An event, or an entry of a snapshot, could not be applied: it does not fit, or this came of trying."""
+
 
 class Topology:
     """The folded state; names are (vhost, name)."""
@@ -198,12 +222,38 @@ class Topology:
         self.version = 0
         self.events_since_snapshot = 0
 
-    def apply(self, sequence: int, event: dict[str, Any]) -> bool:
-        """Fold one event in; True when it changed the state (unknown and outdated ones do not)."""
+    def apply(self, sequence: int, event: dict[str, Any]) -> bool | None:
+        """Fold one event in; True when it changed the state (unknown and outdated ones do not).
+
+        None: it cannot be applied.  Then nothing of it stays, and the observer is told.
+        """
         self.version = sequence
         self.events_since_snapshot += 1
+        return self._fold(sequence, event)
+
+    def _fold(self, sequence: int, event: dict[str, Any]) -> bool | None:
         handler = _HANDLERS.get(event["type"])
-        return handler is not None and handler(self, sequence, event)
+        if handler is None:
+            return False
+        try:
+            return handler(self, sequence, event)
+        except Exception as error:  # noqa: BLE001 - whatever it is: what comes after it must be applied
+            self._take_back(event)
+            self._observer.on_skipped(sequence, event, error)
+            return None
+
+    def _take_back(self, event: dict[str, Any]) -> None:
+        """Forget what the event began to create: else the next snapshot has it, and every later start fails."""
+        kind, key = event["type"], (event.get("vhost", ""), event.get("name", ""))
+        if kind == "queue.declared":
+            self.queues.pop(key, None)
+            self.members.forget(key)
+        elif kind == "exchange.declared":
+            self.exchanges.pop(key, None)
+        elif kind == "queue.bound":
+            binding = _binding_key(event)
+            if (key[0], binding) in self.bindings:
+                self._forget_binding(key[0], binding)
 
     def _queue_declared(self, sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
@@ -402,17 +452,27 @@ class Topology:
         }
 
     def load_snapshot(self, event: dict[str, Any]) -> None:
-        """Start from a snapshot (only into an empty state)."""
-        for declared in (*event["exchanges"], *event["queues"], *event["bindings"]):
-            _HANDLERS[declared["type"]](self, event["upto"], declared)
-        for vhost, name, *drainer in event["undrained"]:
+        """Start from a snapshot (only into an empty state); an entry that cannot be loaded is skipped."""
+        entries = {section: list(self._fitting(event, section)) for section in _LISTS}
+        for section, kind in _LISTS.items():
+            if kind:
+                for declared in entries[section]:
+                    self._fold(event["upto"], declared)
+        for vhost, name, *drainer in entries["undrained"]:
             self.undrained[vhost, name] = drainer[0] if drainer else ""
-        for vhost, name, packed in event.get("left", ()):
+        for vhost, name, packed in entries["left"]:
             self.left[vhost, name] = unpack_generations(packed)
         self.server_start = event.get("server_start", 0)
-        self.members.load(event)
+        self.members.load({**event, "claims": entries["claims"]})
         self.version = event["upto"]
         self.events_since_snapshot = 0
+
+    def _fitting(self, event: dict[str, Any], section: str) -> Iterator[Any]:
+        for entry in event.get(section, ()):
+            if is_entry(section, entry):
+                yield entry
+            else:
+                self._observer.on_skipped(event["upto"], entry, None)
 
 
 def _binding_key(event: dict[str, Any]) -> BindingKey:

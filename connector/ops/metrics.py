@@ -127,7 +127,7 @@ _COUNTERS: tuple[tuple[str, Mapping[str, str], str, tuple[str, ...]], ...] = (
     (
         "kubemq_amqp_topology_events_skipped",
         {},
-        "Events of the topology log that were malformed or of an unknown version",
+        "Events of the topology log that were malformed, of an unknown version, or could not be applied",
         ("topology_events_skipped",),
     ),
     ("kubemq_amqp_internal_errors", {}, "Bugs: exceptions nobody expected; must stay 0", ("internal_errors",)),

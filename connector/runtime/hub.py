@@ -202,9 +202,9 @@ class Hub:
         """To the topology log."""
         self.sync.append(event_id, data)
 
-    def report(self, what: str, **facts: object) -> None:
+    def report(self, what: str, *, is_error: bool = False, **facts: object) -> None:
         """Into the log."""
-        log.warning(what, **facts)
+        (log.error if is_error else log.warning)(what, **facts)
 
     # ------------------------------------------------------------------ back-pressure
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from connector.broker.broker import SKIPPED_CHARACTERS
 from connector.broker.ports import StoreError
 from connector.broker.topology import decode_event
 from connector.runtime.link import jittered
@@ -115,17 +116,24 @@ class TopologySync:
             log.error("declarations were lost, restart this connector", known=known, first=first)
 
     def _apply(self, sequence: int, data: bytes) -> None:
-        if sequence > self._last[0]:
+        """Whatever comes of one event: what comes after it must be applied."""
+        is_new = sequence > self._last[0]
+        if is_new:
             self._last = (sequence, data)
         event = decode_event(data)
-        if event is None:
-            self._broker.counters.topology_events_skipped += 1
-            log.error("topology event skipped: malformed, or of an unknown version", sequence=sequence, data=data[:200])
-            return
-        self._broker.on_event(sequence, event)
-        self.on_applied()
-        self.check_loaded()
-        self._settle()
+        try:
+            if event is not None:
+                self._broker.on_event(sequence, event)
+                self.on_applied()
+                self.check_loaded()
+            elif is_new:
+                what = "topology event skipped: malformed, or of an unknown version"
+                log.error(what, sequence=sequence, data=data[:SKIPPED_CHARACTERS])
+                self._broker.on_malformed(data)
+            self._settle()
+        except Exception:
+            self._broker.counters.internal_errors += 1
+            log.exception("what follows from a topology event failed", sequence=sequence)
 
     def check_loaded(self) -> None:
         """Serve only when what does not survive a restart is gone, and the other connectors have told all."""

@@ -106,6 +106,9 @@ class Follower(Observer):
     def on_unbound(self, vhost: str, key: BindingKey) -> None:
         self.bindings.remove((vhost, key))
 
+    def on_skipped(self, sequence: int, what: object, error: Exception | None) -> None:
+        raise AssertionError(what) from error
+
 
 def fold(history: list[tuple[int, dict[str, Any]]]) -> Topology:
     topology = Topology(Observer())

@@ -176,7 +176,10 @@ class BrokerModel:
         self.waiting_log.append((event_id, data))
 
     def report(self, what: str, **facts: object) -> None:
-        """See ``Hooks``."""
+        """See ``Hooks``; what nobody had expected fails the test."""
+        error = facts.get("exc_info")
+        if isinstance(error, Exception):
+            raise error
 
     # ------------------------------------------------------------------ the runtime's part
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from connector.amqp.wire import MAX_DEPTH, Table
 from connector.broker import broker as broker_module
 from connector.broker.errors import NotFound
 from connector.broker.message import Message
@@ -27,6 +28,8 @@ def test_the_default_vhost_has_three_names(model: BrokerModel) -> None:
     assert model.broker.virtual_host("/") is model.broker.virtual_host("") is model.broker.virtual_host("default")
     with pytest.raises(NotFound, match=r"^vhost nope not found$"):
         model.broker.virtual_host("nope")
+    with pytest.raises(NotFound):
+        model.broker.virtual_host("sur\ud800")
 
 
 def test_a_vhost_that_the_settings_name_no_longer_keeps_its_queues() -> None:
@@ -254,3 +257,27 @@ def test_one_broken_consumer_does_not_keep_the_other_queues_waiting(model: Broke
         model.broker.dispatch()
     model.broker.dispatch()
     assert [consumer.bodies for consumer in consumers] == [[], [b"1"], [b"1"]]
+
+
+def test_what_no_replica_could_apply_is_never_written(model: BrokerModel) -> None:
+    deep: Table = {}
+    for _ in range(MAX_DEPTH):
+        deep = {"a": ("F", deep)}
+    model.declare("q", durable=True)
+    logged = len(model.log)
+    bind = model.vhost.bind_queue
+    for answer in (
+        model.declare("deep", durable=True, arguments=deep),
+        model.declare("sur\ud800", durable=True),
+        model.declare_exchange("deep", arguments=deep),
+        model.declare_exchange("sur\ud800"),
+        model.call(bind, "q", "amq.topic", "k", deep, None),
+        model.call(bind, "q", "amq.topic", "\ud800", {}, None),
+    ):
+        kind, text = answer.error
+        assert (kind, text.split(":")[0]) == ("Inequivalent", "cannot be declared")
+    assert len(model.log) == logged
+    (inner,) = deep.values()
+    assert isinstance(inner[1], dict)
+    assert model.declare("deep", durable=True, arguments=inner[1]).value.name == "deep"
+    assert set(BrokerModel(model).vhost.queues) == {"q", "deep"}

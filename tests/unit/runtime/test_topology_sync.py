@@ -6,16 +6,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
 
+from connector.amqp.wire import MAX_DEPTH, Table
 from connector.broker.broker import Broker
+from connector.broker.exchanges.binding import BindingKey
 from connector.broker.ports import Rejected
 from connector.broker.queue import StoredQueue
-from connector.broker.requests import QueueDeclare
-from connector.broker.topology import VERSION, encode_event
+from connector.broker.requests import ExchangeDeclare, QueueDeclare
+from connector.broker.topology import VERSION, ExchangeRecord, QueueRecord, encode_event, pack_table
 from connector.runtime.topology_sync import APPENDS_AT_ONCE, TopologySync
 from tests.support.broker_model import Answer, Settings
 from tests.support.fake_kubemq import FakeTopologyLog
@@ -27,6 +29,7 @@ class Replica:
 
     def __init__(self, log: FakeTopologyLog) -> None:
         self.broker = Broker(Settings(), time.monotonic, self)
+        self.reported: list[tuple[str, dict[str, object]]] = []
         self.sync = TopologySync(log, self.broker, self.broker.dispatch)
 
     def wake_lane(self, lane: int) -> None:
@@ -53,9 +56,10 @@ class Replica:
 
     def report(self, what: str, **facts: object) -> None:
         """See ``Hooks``."""
+        self.reported.append((what, facts))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Replica]:
+    async def running(self) -> AsyncIterator[Self]:
         """Run the tasks until the end of the block."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self.sync.run_appends()), group.create_task(self.sync.run_follow())]
@@ -149,6 +153,13 @@ async def test_what_nobody_can_read_is_skipped() -> None:
         assert replica.broker.counters.topology_events_skipped == 3
 
 
+def nested(depth: int) -> Table:
+    table: Table = {}
+    for _ in range(depth - 1):
+        table = {"a": ("F", table)}
+    return table
+
+
 QUEUE = {"type": "queue.declared", "vhost": "default", "name": "q", "durable": True, "auto_delete": False}
 EXCHANGE = {**QUEUE, "type": "exchange.declared", "internal": False, "arguments": "", "kind": "odd"}
 BINDING = {"type": "queue.bound", "vhost": "default", "exchange": "amq.odd", "queue": "before", "routing_key": "k"}
@@ -164,6 +175,12 @@ BINDING = {"type": "queue.bound", "vhost": "default", "exchange": "amq.odd", "qu
         {**BINDING, "exchange": "amq.topic", "arguments": "AAAAAf"},
         {"type": "snapshot", "upto": 1},
         {"type": "server.started", "start_time": None},
+        {**QUEUE, "arguments": "", "name": "sur\ud800"},
+        {**QUEUE, "arguments": "", "vhost": "\ud800"},
+        {**BINDING, "exchange": "amq.topic", "arguments": "", "routing_key": "\ud800"},
+        {**QUEUE, "arguments": pack_table(nested(MAX_DEPTH + 1))},
+        {"type": "queue.moving", "vhost": "default", "name": "before", "source": 0, "generation": 10**9, "reason": ""},
+        {**QUEUE, "arguments": "", "generations": {"order": [10**9], "last": 10**9, "moving": {}, "left": {}}},
     ],
 )
 async def test_a_malformed_event_stops_nothing(broken: dict[str, Any]) -> None:
@@ -180,6 +197,159 @@ async def test_a_malformed_event_stops_nothing(broken: dict[str, Any]) -> None:
     async with Replica(log).running() as replica:
         assert list(replica.broker.virtual_host("/").queues) == ["before", "after"]
         assert replica.broker.counters.topology_events_skipped == 1
+
+
+async def test_what_no_reader_of_json_takes_stops_nothing() -> None:
+    log = FakeTopologyLog()
+    log.events = [b'{"v":1,"type":' + b"[" * 30_000 + b"]" * 30_000 + b"}"]
+    async with Replica(log).running() as replica:
+        answer = replica.declare("q")
+        await until(lambda: answer.is_there)
+        assert replica.broker.counters.topology_events_skipped == 1
+
+
+async def test_what_is_skipped_is_told_once() -> None:
+    log = FakeTopologyLog()
+    log.events = [encode_event({"v": VERSION, **QUEUE})]
+    with capture_logs() as told:
+        async with Replica(log).running() as replica:
+            log.lose()
+            await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+    assert [entry["log_level"] for entry in told if "skipped" in entry["event"]] == ["error"]
+    assert replica.broker.counters.topology_events_skipped == 1
+
+
+class SpoilingLog(FakeTopologyLog):
+    """Spoils what comes to it, all but its id."""
+
+    async def append(self, event: bytes, start: int = 0) -> None:
+        await super().append(event.replace(b'"durable"', b'"durables"'), start)
+
+
+async def test_who_wrote_what_is_skipped_does_not_wait() -> None:
+    async with Replica(SpoilingLog()).running() as replica:
+        answer = replica.declare("q")
+        await until(lambda: answer.is_there)
+        assert answer.error[0] == "Inequivalent"
+        assert not replica.broker.topology.queues
+
+
+class Stumbling(Replica):
+    """Fails with a queue, an exchange and a binding that the others know nothing bad of."""
+
+    def __init__(self, log: FakeTopologyLog) -> None:
+        super().__init__(log)
+        vhost = self.broker.virtual_host("/")
+        self.create_queue, self.create_exchange, self.bind = (
+            vhost.on_queue_created, vhost.on_exchange_created, vhost.on_bound,
+        )  # fmt: skip
+        vhost.on_queue_created = self.on_queue_created  # type: ignore[method-assign]
+        vhost.on_exchange_created = self.on_exchange_created  # type: ignore[method-assign]
+        vhost.on_bound = self.on_bound  # type: ignore[method-assign]
+
+    def on_queue_created(self, record: QueueRecord) -> None:
+        """One queue is too much."""
+        if record.name == "bad":
+            raise KeyError(record.name)
+        self.create_queue(record)
+
+    def on_exchange_created(self, record: ExchangeRecord) -> None:
+        """And one exchange."""
+        if record.name == "bad":
+            raise KeyError(record.name)
+        self.create_exchange(record)
+
+    def on_bound(self, key: BindingKey) -> None:
+        """And one binding."""
+        if key.routing_key == "bad":
+            raise KeyError(key.routing_key)
+        self.bind(key)
+
+    @property
+    def skipped(self) -> list[object]:
+        """What came of what was told."""
+        assert all(facts["is_error"] for what, facts in self.reported if what == "topology event skipped")
+        return [facts["sequence"] for what, facts in self.reported if what == "topology event skipped"]
+
+
+async def test_what_cannot_be_applied_is_skipped_by_all_and_never_comes_back() -> None:
+    log = FakeTopologyLog()
+    async with Stumbling(log).running() as one, Stumbling(log).running() as two:
+        exchange, binding = Answer(), Answer()
+        vhost = one.broker.virtual_host("/")
+        vhost.declare_exchange(ExchangeDeclare("bad", "direct"), exchange)
+        bad, good = one.declare("bad"), one.declare("good")
+        await until(lambda: good.is_there)
+        vhost.bind_queue("good", "amq.topic", "bad", {}, None, binding)
+        await until(lambda: exchange.is_there and bad.is_there and binding.is_there)
+        assert [answer.error[0] for answer in (exchange, bad, binding)] == ["Inequivalent"] * 3
+        await until(lambda: len(two.skipped) == 3)
+        for replica in (one, two):
+            assert [name for _, name in replica.broker.topology.queues] == ["good"]
+            assert not replica.broker.topology.exchanges
+            assert not replica.broker.topology.bindings
+            assert len(replica.skipped) == replica.broker.counters.topology_events_skipped == 3
+            assert replica.broker.counters.internal_errors == 0
+    async with Stumbling(log).running() as late:
+        assert list(late.broker.virtual_host("/").queues) == ["good"]
+        assert len(late.skipped) == 3
+        late.broker.write_snapshot()
+        after = late.declare("after")
+        await until(lambda: after.is_there)
+    async with Replica(log).running() as last:
+        assert list(last.broker.virtual_host("/").queues) == ["good", "after"]
+        assert not last.broker.topology.exchanges
+
+
+async def test_a_snapshot_with_what_cannot_be_loaded_is_loaded_without_it() -> None:
+    """Else all that it holds is lost, or no connector starts any more."""
+    log = FakeTopologyLog()
+    async with Replica(log).running() as first:
+        answer = first.declare("good")
+        await until(lambda: answer.is_there)
+        snapshot = first.broker.topology.snapshot_event()
+    (good,) = snapshot["queues"]
+    bad = [{**good, "name": "sur\ud800"}, {**good, "name": "deep", "arguments": pack_table(nested(65))}, 7]
+    binding = {"type": "queue.bound", "vhost": "default", "exchange": "amq.topic", "arguments": ""}
+    log.events = [
+        encode_event({
+            "v": VERSION,
+            **snapshot,
+            "queues": [bad[0], good, *bad[1:]],
+            "bindings": [{**binding, "queue": name, "routing_key": "k"} for name in ("good", "sur\ud800")],
+            "undrained": [["default", "\ud800", ""]],
+            "claims": [["default", "\ud800", "m"]],
+            "left": [["default", "\ud800", good["generations"]]],
+        })
+    ]  # fmt: skip
+    async with Replica(log).running() as second:
+        topology = second.broker.topology
+        assert list(second.broker.virtual_host("/").queues) == ["good"]
+        assert len(topology.bindings) == 1
+        assert not (topology.undrained)
+        assert not (topology.left)
+        assert [what for what, _ in second.reported] == ["topology event skipped"] * 7
+        second.broker.write_snapshot()
+        after = second.declare("after")
+        await until(lambda: after.is_there)
+    async with Replica(log).running() as third:
+        assert list(third.broker.virtual_host("/").queues) == ["good", "after"]
+        assert not third.reported
+
+
+async def test_an_answer_that_fails_does_not_stop_the_following() -> None:
+    async with Replica(FakeTopologyLog()).running() as replica:
+
+        def fail(_result: object) -> None:
+            raise KeyError("bug")
+
+        with capture_logs() as told:
+            replica.broker.virtual_host("/").declare_exchange(ExchangeDeclare("x", "direct"), fail)
+            after = replica.declare("after")
+            await until(lambda: after.is_there)
+        assert "x" in replica.broker.virtual_host("/").exchanges
+        assert replica.broker.counters.internal_errors == 1
+        assert [entry["log_level"] for entry in told] == ["error"]
 
 
 class HeldLog(FakeTopologyLog):
