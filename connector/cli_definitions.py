@@ -26,6 +26,7 @@ URL_VARIABLE = "KUBEMQ_AMQP_OPS_URL"
 DIFFERENT = 1
 FAILED = 2
 _TIMEOUT_S = 300.0
+_TOO_DEEP = "nested too deep"
 
 
 class CommandError(Exception):
@@ -84,13 +85,17 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from connector.broker.definitions import DefinitionsError, differences, read
+    from connector.broker.definitions import DefinitionsError, differences, identities, read, without_throw_away
 
     try:
         wanted = read(_load(options.file), options.vhost)
     except DefinitionsError as error:
         raise CommandError(f"{options.file}: {error}") from None
-    lines = differences(read(_call(options), options.vhost), wanted)
+    here = read(_call(options), options.vhost)
+    wanted = without_throw_away(wanted, identities(here))
+    lines = [f"not to be declared: {line}" for line in wanted.refused]
+    lines += differences(here, wanted)
+    lines += [f"only here, and not to be declared again: {line}" for line in here.refused]
     sys.stdout.write("".join(f"{line}\n" for line in (*wanted.notes, *lines)))
     return DIFFERENT if lines else 0
 
@@ -103,6 +108,8 @@ def _load(file_name: str) -> Any:
         raise CommandError(f"{file_name}: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not JSON
         raise CommandError(f"{file_name}: not JSON: {error}") from None
+    except RecursionError:
+        raise CommandError(f"{file_name}: {_TOO_DEEP}") from None
 
 
 def _call(options: argparse.Namespace, document: object = None) -> Any:
@@ -117,11 +124,17 @@ def _call(options: argparse.Namespace, document: object = None) -> Any:
         raise CommandError("the URL must be http://USER:PASSWORD@HOST:PORT")
     if ":" in parts.hostname:
         address = f"[{parts.hostname}]:{parts.port or 15672}"
-    path = "/api/definitions" + ("" if options.vhost is None else "/" + quote(options.vhost, safe=""))
+    path = "/api/definitions" + (
+        "" if options.vhost is None else "/" + quote(options.vhost, safe="", errors="surrogateescape")
+    )
     login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}".encode()
+    try:
+        body = None if document is None else json.dumps(document).encode()
+    except RecursionError:
+        raise CommandError(f"{options.file}: {_TOO_DEEP}") from None
     request = urllib.request.Request(  # http only, checked above
         f"http://{address}{path}",
-        data=None if document is None else json.dumps(document).encode(),
+        data=body,
         headers={"Authorization": "Basic " + b64encode(login).decode(), "Content-Type": "application/json"},
     )
     try:

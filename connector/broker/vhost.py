@@ -111,7 +111,7 @@ class VirtualHost(Exchanges):
 
     def _declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
         name = request.name = request.name.replace("\r", "").replace("\n", "")
-        if is_reply_name(name):
+        if is_reply_name(name) and not request.is_restored:
             done(self.replies.declare(name) or NotFound(f"no {self._label('queue', name)}"))
             return
         known = self.queues.get(name)

@@ -23,7 +23,10 @@ class Desk(Protocol):
         """All definitions, or those of one virtual host."""
 
     async def apply(self, document: object, vhost: str | None) -> dict[str, Any]:
-        """Apply a document; the report has ``failed`` when KubeMQ did not take all of it."""
+        """Apply a document; the report has ``failed`` when not all of it was applied.
+
+        And ``retry`` when KubeMQ did not take some of it, so that the same document may succeed later.
+        """
 
 
 def add_pages(pages: web.Application, api: Api) -> None:
@@ -40,7 +43,9 @@ async def _export(desk: Desk, request: web.Request) -> web.Response:
 async def _apply(desk: Desk, request: web.Request) -> web.Response:
     try:
         document = await request.json()
-    except ValueError:
+    except (ValueError, LookupError):  # no JSON, or in no encoding
         return error(HTTPStatus.BAD_REQUEST, "bad_request", "the body is not JSON")
+    except RecursionError:
+        return error(HTTPStatus.BAD_REQUEST, "bad_request", "the body is nested too deep")
     report = await desk.apply(document, request.match_info.get("vhost"))
-    return web.json_response(report, status=HTTPStatus.SERVICE_UNAVAILABLE if report["failed"] else HTTPStatus.OK)
+    return web.json_response(report, status=HTTPStatus.SERVICE_UNAVAILABLE if report["retry"] else HTTPStatus.OK)

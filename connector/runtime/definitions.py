@@ -31,6 +31,8 @@ def read_file(file_name: str) -> Definitions:
         return read(json.loads(Path(file_name).expanduser().read_text(encoding="utf-8")))
     except ValueError as error:  # not UTF-8, or not JSON
         raise DefinitionsError(f"{file_name}: not JSON: {error}") from None
+    except RecursionError:
+        raise DefinitionsError(f"{file_name}: nested too deep") from None
     except DefinitionsError as error:
         raise DefinitionsError(f"{file_name}: {error}") from None
 
@@ -53,16 +55,20 @@ class DefinitionsDesk:
         return {
             "created": dict(report.created),
             "unchanged": dict(report.unchanged),
-            "notes": report.notes,
-            "failed": report.has_failed,
+            "notes": [*report.notes, *report.refused],
+            "failed": bool(report.refused),
+            "retry": report.may_retry,
         }
 
     async def apply_at_start(self, definitions: Definitions, file_name: str) -> None:
-        """Apply, again and again until the log takes it; a second application changes nothing."""
+        """Apply, again and again until the log takes it; a second application changes nothing.
+
+        What is refused is told as an error, and does not keep anybody from starting.
+        """
         while True:
             report = await self._import(definitions)
             self._log(report, file_name)
-            if not report.has_failed:
+            if not report.may_retry:
                 return
             await asyncio.sleep(RETRY_PAUSE_S)
 
@@ -80,10 +86,13 @@ class DefinitionsDesk:
     def _log(self, report: Report, source: str) -> None:
         for note in report.notes[:LOGGED_NOTES]:
             log.warning("definitions", source=source, note=note)
-        log.info(
+        for line in report.refused[:LOGGED_NOTES]:
+            log.error("definitions: not applied", source=source, note=line)
+        (log.error if report.refused else log.info)(
             "definitions applied",
             source=source,
             created=dict(report.created),
             unchanged=dict(report.unchanged),
             notes=len(report.notes),
+            refused=len(report.refused),
         )

@@ -107,6 +107,44 @@ def test_a_command_that_cannot_says_why(
     assert "401 Login failed" in capsys.readouterr().err
     assert run(connector, "import", "--url", "ftp://somewhere", document) == 2
     assert "http://USER:PASSWORD@HOST:PORT" in capsys.readouterr().err
-    document.write_text("{", encoding="utf-8")
-    assert run(connector, "diff", document) == 2
-    assert "not JSON" in capsys.readouterr().err
+    for content, reason in (("{", "not JSON"), ('{"queues":' + "[" * 30_000 + "]" * 30_000 + "}", "nested too deep")):
+        document.write_text(content, encoding="utf-8")
+        for command in ("diff", "import"):
+            assert run(connector, command, document) == 2
+            assert reason in capsys.readouterr().err
+
+
+def test_what_is_not_applied_makes_the_import_fail(
+    connector: ConnectorProcess, document: Path, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what is wrong with one row stops no other, nor the connector."""
+    deep: dict[str, object] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    rows = [
+        {"name": "sur\ud800"},
+        {"name": "deep", "arguments": deep},
+        {"name": "q" * 256},
+        {"name": "throw-away", "durable": False, "auto_delete": True},
+        {"name": "not-applied"},
+    ]
+    bindings = [{"source": "amq.topic", "destination": "throw-away"}]
+    document.write_text(json.dumps({"queues": rows, "bindings": bindings}), encoding="utf-8")
+    left_out = "left out, as clients declare their own queues that are auto-delete and not durable"
+    refused = [
+        "queue 'sur\\ud800' in vhost '/': name is not UTF-8",
+        "queue 'deep' in vhost '/': arguments are nested deeper than 64",
+        f"queue '{'q' * 255}' in vhost '/': name has 256 bytes, which are more than 255",
+    ]
+    for counts in (["created: queues: 1", "unchanged: nothing"], ["created: nothing", "unchanged: queues: 1"]):
+        assert run(connector, "import", document) == 1
+        assert capsys.readouterr().out.splitlines() == [f"{left_out}: queues: 1, bindings: 1", *refused, *counts]
+    assert run(connector, "diff", document) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{left_out}: queues: 1, bindings: 1"
+    assert lines[1:4] == [f"not to be declared: {line}" for line in refused]
+    assert not [line for line in lines[4:] if not line.startswith("only here")]
+
+    document.write_text(json.dumps({"queues": rows[3:], "bindings": bindings}), encoding="utf-8")
+    assert run(connector, "import", document) == 0
+    assert connector.entries("task failed") == []

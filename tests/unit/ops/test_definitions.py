@@ -25,7 +25,7 @@ GUEST = login("guest", "secret")
 class Desk:
     def __init__(self) -> None:
         self.applied: list[tuple[object, str | None]] = []
-        self.has_failed = False
+        self.has_failed = self.may_retry = False
 
     def export(self, vhost: str | None) -> dict[str, Any]:
         if vhost == "nope":
@@ -36,7 +36,7 @@ class Desk:
         if document == []:
             raise ValueError("the document is not a JSON object")
         self.applied.append((document, vhost))
-        return {"created": {}, "failed": self.has_failed}
+        return {"created": {}, "failed": self.has_failed, "retry": self.may_retry}
 
 
 def authenticate(user: str, password: bytes, peer_host: str) -> bool:
@@ -66,12 +66,15 @@ async def test_everything_or_one_virtual_host(http: ClientSession) -> None:
 
 async def test_a_document_is_applied_and_reported_on(http: ClientSession, api: Api) -> None:
     async with http.post("/api/definitions", json={"queues": []}, headers=GUEST) as answer:
-        assert (answer.status, await answer.json()) == (200, {"created": {}, "failed": False})
+        assert (answer.status, await answer.json()) == (200, {"created": {}, "failed": False, "retry": False})
     async with http.post("/api/definitions/team", json={"queues": [1]}, headers=GUEST) as answer:
         assert answer.status == 200
     assert isinstance(api.desk, Desk)
     assert api.desk.applied == [({"queues": []}, None), ({"queues": [1]}, "team")]
     api.desk.has_failed = True
+    async with http.post("/api/definitions", json={}, headers=GUEST) as answer:
+        assert (answer.status, (await answer.json())["failed"]) == (200, True)
+    api.desk.may_retry = True
     async with http.post("/api/definitions", json={}, headers=GUEST) as answer:
         assert answer.status == 503
 
@@ -99,8 +102,14 @@ async def test_what_is_wrong_is_said(http: ClientSession, api: Api) -> None:
     async with http.get("/api/definitions/nope", headers=GUEST) as answer:
         assert answer.status == 404
         assert await answer.json() == {"error": "not_found", "reason": "vhost nope not found"}
-    for body, reason in (("[]", "the document is not a JSON object"), ("{", "the body is not JSON")):
-        async with http.post("/api/definitions", data=body, headers=GUEST) as answer:
+    for body, encoding, reason in (
+        ("[]", "utf-8", "the document is not a JSON object"),
+        ("{", "utf-8", "the body is not JSON"),
+        ("{}", "none-such", "the body is not JSON"),
+        ('{"queues":' + "[" * 30_000 + "]" * 30_000 + "}", "utf-8", "the body is nested too deep"),
+    ):
+        headers = {**GUEST, "Content-Type": f"application/json; charset={encoding}"}
+        async with http.post("/api/definitions", data=body.encode(), headers=headers) as answer:
             assert answer.status == 400
             assert await answer.json() == {"error": "bad_request", "reason": reason}
     api.desk = None
