@@ -162,6 +162,9 @@ class Owner:
     def on_publish_lost(self, reason: str) -> None:
         """Ignore it."""
 
+    def on_unrouted(self, message: object, *, mandatory: bool) -> None:
+        """Ignore it."""
+
     def add(self, size_bytes: int) -> None:
         """Ignore it."""
 

@@ -8,14 +8,14 @@ of whoever follows; a queue in its memory is gone with it.  Rules: docs/adr/0007
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from connector.broker import errors
 from connector.broker.errors import BrokerError, NotFound
 from connector.broker.members import queue_claimed
 from connector.broker.outbox import OVERHEAD_BYTES
 from connector.broker.ports import TimedOut
-from connector.broker.remote_queue import RemoteQueue
+from connector.broker.remote_queue import RemoteQueue, RemoteReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,16 @@ class Around(Protocol):
         """Tell an operator."""
 
 
+class Published(NamedTuple):
+    """A copy on its way to another one's memory; ``message`` of a reply, which may have no reader."""
+
+    member: str
+    receipt: Receipt
+    token: int
+    size: int
+    message: Message | None
+
+
 class Wish:
     """A queue that this connector wants to read."""
 
@@ -75,7 +85,7 @@ class Away:
         self._peers = peers
         self.wishes: dict[Queue, Wish] = {}
         self._grown: dict[StoredQueue, int] = {}
-        self._publishes: dict[int, tuple[str, Receipt, int, int]] = {}
+        self._publishes: dict[int, Published] = {}
         self._last = 0
         peers.handlers["done"] = self._on_stored
 
@@ -99,20 +109,24 @@ class Away:
             return
         around.memory_bytes += size
         self._last += 1
-        self._publishes[self._last] = (queue.member_id, receipt, token, size)
+        reply = message if isinstance(queue, RemoteReply) else None
+        self._publishes[self._last] = Published(queue.member_id, receipt, token, size, reply)
         facts = {"t": "publish", "q": key_of(queue), "n": self._last, "x": message.exchange, "k": message.routing_key}
         self._peers.tell(queue.member_id, facts, message.header, message.body)
 
     def _on_stored(self, _member: str, facts: Facts, _blobs: list[bytes]) -> None:
         receipts = {}
-        refused = dict(facts["refused"])
+        refused, unrouted = dict(facts["refused"]), set(facts.get("unrouted", ()))
         for number in facts["n"]:
-            _, receipt, token, size = self._publishes.pop(number, ("", None, 0, 0))
-            self._around.memory_bytes -= size
-            if receipt is None:
+            published = self._publishes.pop(number, None)
+            if published is None:
                 continue
+            _, receipt, token, size, message = published
+            self._around.memory_bytes -= size
             if number in refused:
                 receipt.on_refused(token, refused[number])
+            elif message is not None and number in unrouted:
+                receipt.on_unrouted(token, message)
             else:
                 receipt.on_stored(token)
             receipts[id(receipt)] = receipt
@@ -121,16 +135,23 @@ class Away:
 
     def on_gone(self, member: str) -> None:
         """What it has not confirmed is lost with its queues: nacked, where somebody waits for a confirm."""
-        for number, (owner, receipt, token, size) in list(self._publishes.items()):
+        for number, (owner, receipt, token, size, message) in list(self._publishes.items()):
             if owner != member:
                 continue
             del self._publishes[number]
             self._around.memory_bytes -= size
-            if receipt.retry:
-                receipt.on_stored(token)
-            else:
+            if not receipt.retry:
                 receipt.on_refused(token, "the connector that had the queue is gone")
+            elif message is not None:
+                receipt.on_unrouted(token, message)
+            else:
+                receipt.on_stored(token)
             receipt.flush()
+
+    def look_for(self, queue: RemoteQueue, done: Callable[[bool], None]) -> None:
+        """Whether there is a reader behind an address for direct replies: not when its connector is gone, too."""
+        question = {"t": "do", "q": key_of(queue), "op": "count"}
+        self._peers.call(queue.member_id, question, lambda facts: done(facts is not None and "error" not in facts))
 
     def on_grown(self, queue: StoredQueue) -> None:
         """We have stored a message: the owner is told with the next frame."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from connector.broker.group import Identity
     from connector.broker.memory_queue import MemoryQueue
     from connector.broker.ports import Clock, Done, QueueOwner
+    from connector.broker.remote_queue import RemoteReply
     from connector.broker.vhost_exchanges import Others
 
 #: A snapshot of the topology is written after so many events, or half as many as there are objects if that is more.
@@ -564,7 +565,7 @@ class Broker(Census, Observer):
         """See ``VirtualHost``."""
         self._vhost(vhost).on_unbound(key)
 
-    def _reply_elsewhere(self, vhost: str, name: str) -> Queue | None:
+    def _reply_elsewhere(self, vhost: str, name: str) -> RemoteReply | None:
         return None if self.group is None else self.group.desk.reply_queue(vhost, name)
 
     def _vhost(self, name: str) -> VirtualHost:

@@ -42,6 +42,12 @@ class MoveReceipt:
         _, copy = self._copies[token]
         self._queue.repeat(copy, self, token)
 
+    def on_doubt(self, token: int) -> None:
+        """See ``ports.Receipt``; copies go to queues in KubeMQ, which are there."""
+
+    def on_unrouted(self, token: int, message: Message) -> None:
+        """See ``ports.Receipt``."""
+
     def flush(self) -> None:
         """The reader may have acknowledgements to send now."""
         self._queue.credit_changed()

@@ -18,7 +18,7 @@ from connector.broker.lending import Lender
 from connector.broker.memory_queue import MemoryQueue
 from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
-from connector.broker.remote_queue import RemoteQueue
+from connector.broker.remote_queue import RemoteQueue, RemoteReply
 from connector.broker.replies import is_reply_name
 from connector.broker.topology import QueueRecord, pack_table, unpack_table
 
@@ -64,13 +64,14 @@ class StoredElsewhere:
     """Tells a publisher's connector what became of its copies here; one per member."""
 
     retry = False
-    __slots__ = ("_desk", "_done", "_member", "_refused")
+    __slots__ = ("_desk", "_done", "_member", "_refused", "_unrouted")
 
     def __init__(self, desk: PeerDesk, member: str) -> None:
         self._desk = desk
         self._member = member
         self._done: list[int] = []
         self._refused: list[tuple[int, str]] = []
+        self._unrouted: list[int] = []
 
     def on_stored(self, token: int) -> None:
         """See ``ports.Receipt``."""
@@ -81,11 +82,21 @@ class StoredElsewhere:
         self._done.append(token)
         self._refused.append((token, reason))
 
+    def on_doubt(self, token: int) -> None:
+        """See ``ports.Receipt``; what is published for others goes into our memory, and no further."""
+
+    def on_unrouted(self, token: int, message: Message) -> None:
+        """See ``ports.Receipt``."""
+        del message
+        self._done.append(token)
+        self._unrouted.append(token)
+
     def flush(self) -> None:
         """One message for all."""
         if self._done:
-            self._desk.peers.tell(self._member, {"t": "done", "n": self._done, "refused": self._refused})
-            self._done, self._refused = [], []
+            facts = {"t": "done", "n": self._done, "refused": self._refused}
+            self._desk.peers.tell(self._member, {**facts, "unrouted": self._unrouted} if self._unrouted else facts)
+            self._done, self._refused, self._unrouted = [], [], []
 
 
 class PeerDesk:
@@ -270,14 +281,14 @@ class PeerDesk:
             self._around.host(queue.record.vhost).remove_remote(queue)
         self.peers.answer(member, facts)
 
-    def reply_queue(self, vhost: str, name: str) -> Queue | None:
-        """The queue behind an address for direct replies that another connector gave out; None when that is gone."""
+    def reply_queue(self, vhost: str, name: str) -> RemoteReply | None:
+        """The queue behind an address for direct replies that another connector may have given out; None: none has."""
         replica = name.rpartition(".")[2]
         member = next((peer for peer in self.peers if peer.partition("-")[0] == replica), None)
         if member is None:
             return None
         record = QueueRecord(vhost, name, auto_delete=True)
-        return RemoteQueue(record, self._around.hub, self._away, member, 0)
+        return RemoteReply(record, self._around.hub, self._away, member, 0)
 
     def _on_lent(self, member: str, facts: Facts, blobs: list[bytes]) -> None:
         """A message of a queue in its memory, for a consumer here."""
@@ -327,9 +338,12 @@ class PeerDesk:
     def _on_publish(self, member: str, facts: Facts, blobs: list[bytes]) -> None:
         queue = self._find(facts["q"])
         receipt = self._receipts.setdefault(member, StoredElsewhere(self, member))
+        header, body = blobs
+        message = Message(facts["x"], facts["k"], header, body)
         if isinstance(queue, MemoryQueue):
-            header, body = blobs
-            queue.publish(Message(facts["x"], facts["k"], header, body), receipt, facts["n"])
+            queue.publish(message, receipt, facts["n"])
+        elif is_reply_name(facts["q"][1]):
+            receipt.on_unrouted(facts["n"], message)
         else:
             receipt.on_stored(facts["n"])  # deleted under way (PU-17)
 
@@ -351,6 +365,7 @@ class PeerDesk:
 
     def _on_do(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         queue = self._find(facts["q"])
+        self.flush()  # what was published before is told first, too
 
         def done(result: object) -> None:
             if isinstance(result, Exception):

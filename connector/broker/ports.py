@@ -108,6 +108,12 @@ class Receipt(Protocol):
     def on_refused(self, token: int, reason: str) -> None:
         """The copy with this token is not stored (or its result is unknown)."""
 
+    def on_doubt(self, token: int) -> None:
+        """During the publish: this copy's reader may be gone, and only another connector knows."""
+
+    def on_unrouted(self, token: int, message: Message) -> None:
+        """It was gone, instead of ``on_stored``: the copy had no route."""
+
     def flush(self) -> None:
         """The batch is over: write what has gathered."""
 
@@ -224,6 +230,9 @@ class QueueOwner(Protocol):
 
     def publish(self, queue: Any, message: Message, receipt: Receipt, token: int) -> None:
         """Store a copy in a queue in the owner's memory; the receipt is told."""
+
+    def look_for(self, queue: Any, done: Callable[[bool], None]) -> None:
+        """Whether there is a reader behind an address for direct replies."""
 
     def count(self, queue: Any, done: Callable[[int, int], None], failed: Callable[[object], None]) -> None:
         """``done`` gets ready messages and consumers, everywhere."""

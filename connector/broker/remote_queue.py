@@ -142,5 +142,18 @@ class RemoteQueue(Queue):
         done()
 
 
+class RemoteReply(RemoteQueue):
+    """What is behind an address for direct replies that another connector gave out; only that one knows if it is."""
+
+    def publish(self, message: Message, receipt: Receipt, token: int) -> None:
+        """As above; when nobody reads there any more the receipt learns that the message had no route."""
+        receipt.on_doubt(token)
+        super().publish(message, receipt, token)
+
+    def look_for(self, done: Callable[[bool], None]) -> None:
+        """``done`` is told whether there is a reader."""
+        self._away.look_for(self, done)
+
+
 def _size(message: Message) -> int:
     return len(message.body) + OVERHEAD_BYTES

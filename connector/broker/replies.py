@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from connector.broker.queue import Hub, Queue
+    from connector.broker.remote_queue import RemoteReply
 
 #: What a client consumes from, and puts into reply_to, to be given an address; addresses begin with it and a dot.
 REPLY_TO = "amq.rabbitmq.reply-to"
@@ -34,8 +35,8 @@ class Replies:
     def __init__(self, vhost: str, hub: Hub) -> None:
         self._vhost = vhost
         self._hub = hub
-        #: the queue behind an address of another connector, None when that is gone
-        self.elsewhere: Callable[[str, str], Queue | None] = lambda _vhost, _name: None
+        #: the queue behind an address of another connector, None when there is no such connector
+        self.elsewhere: Callable[[str, str], RemoteReply | None] = lambda _vhost, _name: None
         #: what stands behind the last dot of our addresses, so that other connectors find us
         self.place = ""
         self._queues: dict[str, MemoryQueue] = {}
@@ -61,11 +62,16 @@ class Replies:
         return self._queues.get(name)
 
     def find(self, routing_keys: Iterable[str]) -> tuple[Queue, ...]:
-        """The queues behind those of the keys that are addresses in use."""
+        """The queues behind those of the keys that are addresses in use; another connector's may turn out not to be."""
         queues = self._queues
         found = [queues.get(key) or self.elsewhere(self._vhost, key) for key in routing_keys if is_reply_name(key)]
         return tuple([queue for queue in found if queue is not None])
 
-    def declare(self, name: str) -> DeclaredQueue | None:
-        """What a declaration of a reply name says; None when there is no such address."""
-        return DeclaredQueue(name, 0, 1) if name == REPLY_TO or self.find((name,)) else None
+    def declare(self, name: str, done: Callable[[DeclaredQueue | None], None]) -> None:
+        """``done`` gets what a declaration of a reply name says; None when nobody reads there."""
+        declared = DeclaredQueue(name, 0, 1)
+        queue = None if name == REPLY_TO or name in self._queues else self.elsewhere(self._vhost, name)
+        if queue is not None:
+            queue.look_for(lambda is_there: done(declared if is_there else None))
+        else:
+            done(declared if name == REPLY_TO or name in self._queues else None)

@@ -112,7 +112,8 @@ class VirtualHost(Exchanges):
     def _declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
         name = request.name = request.name.replace("\r", "").replace("\n", "")
         if is_reply_name(name) and not request.is_restored:
-            done(self.replies.declare(name) or NotFound(f"no {self._label('queue', name)}"))
+            unknown = NotFound(f"no {self._label('queue', name)}")
+            self.replies.declare(name, lambda declared: done(declared or unknown))
             return
         known = self.queues.get(name)
         if isinstance(known, RemoteQueue) and known.owner is not None:

@@ -31,6 +31,7 @@ from connector.session.unacked import Unacked
 if TYPE_CHECKING:
     from pamqp.base import Frame
 
+    from connector.broker.message import Message
     from connector.session.connection import Connection
     from connector.session.ports import VirtualHost
 
@@ -291,6 +292,12 @@ class Channel:
         if self._state is not State.GONE:
             error = AmqpError(ReplyCode.INTERNAL_ERROR, f"a message could not be stored: {reason}", *_PUBLISH_IDS)
             self.connection.on_failure(error, self)
+
+    def on_unrouted(self, message: Message, *, mandatory: bool) -> None:
+        """Nobody was there any more: the message goes back to a client that wants it and can still be told."""
+        can_be_told = self._state is not State.GONE and not self._close_sent
+        bits = publish.MANDATORY if mandatory and can_be_told else 0
+        publish.drop(self, message.exchange, message.routing_key, bits, message.header, message.body)
 
     def write_confirms(self) -> None:
         """Write what is known of the publishes so far."""

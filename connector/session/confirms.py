@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from connector.broker.counters import Counters
+    from connector.broker.message import Message
     from connector.session.marks import Mark
     from connector.session.ports import LedgerOwner
 
@@ -29,7 +30,7 @@ class PublishLedger:
 
     __slots__ = (
         "_copies", "_counters", "_early", "_idle", "_in_flight", "_last", "_open", "_owner", "_refused", "_sizes",
-        "_stored", "confirming", "retry",
+        "_stored", "confirming", "doubts", "retry",
     )  # fmt: skip
 
     def __init__(self, owner: LedgerOwner, in_flight: Mark, counters: Counters, *, confirming: bool) -> None:
@@ -46,6 +47,8 @@ class PublishLedger:
         self._stored: list[int] = []  # results that wait for take_confirms
         self._refused: set[int] = set()  # tokens with a refused copy, until they are taken
         self._idle: list[Callable[[], None]] = []
+        #: token -> copies whose reader may be gone, where all are such, and whether the client wants it back then
+        self.doubts: dict[int, tuple[int, bool]] = {}
 
     def __len__(self) -> int:
         """How many publishes have no result yet."""
@@ -71,8 +74,33 @@ class PublishLedger:
             self._copies[token] = left
         self._in_flight.add(size_bytes)
 
+    def is_certain(self, copies: int, *, mandatory: bool) -> bool:
+        """Whether the open publish has a route; else that is known, and counted, with the result of its last copy."""
+        count, _ = self.doubts.pop(self._open, (0, False))
+        if not count or count < copies:
+            return True
+        self.doubts[self._open] = (count, mandatory)
+        return False
+
+    def on_doubt(self, token: int) -> None:
+        """See ``ports.Receipt``."""
+        count, mandatory = self.doubts.get(token, (0, False))
+        self.doubts[token] = (count + 1, mandatory)
+
+    def on_unrouted(self, token: int, message: Message) -> None:
+        """One copy had no route: the publish has none when that is true of all of them (PU-03)."""
+        count, mandatory = self.doubts.pop(token, (0, False))
+        if count == 1:
+            self._owner.on_unrouted(message, mandatory=mandatory)
+        self.on_stored(token)
+        if count > 1:
+            self.doubts[token] = (count - 1, mandatory)
+
     def on_stored(self, token: int) -> None:
         """One copy is stored."""
+        if self.doubts and token in self.doubts:
+            del self.doubts[token]
+            self._counters.routed += token != self._open
         if token == self._open:
             self._early += 1
             return

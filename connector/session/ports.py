@@ -164,6 +164,9 @@ class LedgerOwner(Protocol):
     def on_publish_lost(self, reason: str) -> None:
         """A publish without confirms was not stored: the client must be told somehow."""
 
+    def on_unrouted(self, message: Message, *, mandatory: bool) -> None:
+        """A publish that seemed to have a route had none; its confirm follows."""
+
 
 class Runtime(Protocol):
     """What a connection asks of whoever owns its socket.

@@ -63,10 +63,10 @@ def on_basic_publish(channel: Channel, exchange: str, routing_key: str, bits: in
     copies = channel.vhost.publish(exchange, routing_key, header, body, ledger, ledger.begin())
     if ledger.confirming:
         counters.received_confirm += 1
-    if copies:
+    if not copies:
+        drop(channel, exchange, routing_key, bits, header, body)
+    elif not ledger.doubts or ledger.is_certain(copies, mandatory=bool(bits & MANDATORY)):
         counters.routed += 1
-    else:
-        _drop(channel, exchange, routing_key, bits, header, body)
     ledger.routed(copies, len(header) + len(body))
 
 
@@ -78,14 +78,14 @@ def hand_over(channel: Channel, ledger: PublishLedger, message: Outgoing) -> Non
         copies = vhost.publish(exchange, routing_key, header, body, ledger, token)
     else:
         copies = vhost.publish_to(queues, exchange, routing_key, header, body, ledger, token)
-    if copies:
+    if not copies:
+        drop(channel, exchange, routing_key, bits, header, body)
+    elif not ledger.doubts or ledger.is_certain(copies, mandatory=bool(bits & MANDATORY)):
         channel.counters.routed += 1
-    else:
-        _drop(channel, exchange, routing_key, bits, header, body)
     ledger.routed(copies, len(header) + len(body))
 
 
-def _drop(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
+def drop(channel: Channel, exchange: str, routing_key: str, bits: int, header: bytes, body: bytes) -> None:
     """It has no route: back to a client that wants to know."""
     if bits & MANDATORY:
         channel.counters.unroutable_returned += 1

@@ -21,6 +21,7 @@ from connector.session.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from connector.broker.message import Message
     from connector.session.channel import Channel
     from connector.session.ports import Queue
     from connector.session.unacked import Entry
@@ -107,6 +108,10 @@ class Transaction:
     def on_publish_lost(self, reason: str) -> None:
         """A copy could not be stored."""
         self._failure = reason
+
+    def on_unrouted(self, message: Message, *, mandatory: bool) -> None:
+        """As the channel's own publishes."""
+        self._channel.on_unrouted(message, mandatory=mandatory)
 
     def _on_stored(self, _result: object) -> None:
         if self._failure:

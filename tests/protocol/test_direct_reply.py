@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pamqp import commands
 
 from connector.amqp import header as content_header
+from connector.broker.message import Message
+from connector.broker.ports import Receipt
+from connector.broker.remote_queue import RemoteReply
+from connector.broker.topology import QueueRecord
 from tests.support.dialogue import Content, Dialogue, connect, spec
 from tests.support.world import World
 
@@ -264,3 +269,110 @@ def test_replies_wait_for_a_client_that_does_not_read(world: World, server: Dial
     assert len(items) == 20
     assert all(isinstance(item, Content) for item in items)
     assert world.broker.memory_bytes == 0
+
+
+# --------------------------------------------------------------------------------------------- elsewhere
+class Elsewhere:
+    """The way to another connector, which answers when the test says so; ``is_there``: somebody reads there."""
+
+    def __init__(self, world: World, *, is_there: bool) -> None:
+        self.is_there = is_there
+        self._waiting: list[tuple[Any, Any, int]] = []
+        self._world = world
+        world.broker.virtual_host("/").replies.elsewhere = self._find
+
+    def _find(self, vhost: str, name: str) -> RemoteReply:
+        way: Any = self
+        return RemoteReply(QueueRecord(vhost, name, auto_delete=True), self._world.broker, way, "other-1", 0)
+
+    def publish(self, queue: RemoteReply, message: Message, receipt: Receipt, token: int) -> None:
+        del queue
+        self._waiting.append((receipt, message, token))
+
+    def look_for(self, queue: RemoteReply, done: Callable[[bool], None]) -> None:
+        del queue
+        done(self.is_there)
+
+    def answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for receipt, message, token in waiting:
+            if self.is_there:
+                receipt.on_stored(token)
+            else:
+                receipt.on_unrouted(token, message)
+        self._world.settle()
+
+
+def _counts(world: World) -> tuple[int, int, int]:
+    counters = world.counters
+    return counters.routed, counters.unroutable_returned, counters.unroutable_dropped
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_whether_a_reply_has_a_route_elsewhere_is_known_before_its_confirm(world: World, is_there: bool) -> None:
+    other, server = Elsewhere(world, is_there=is_there), connect(world)
+    server.call(1, commands.Confirm.Select)
+    server.publish(1, ASK + ".a", b"1", mandatory=True).publish(1, ASK + ".a", b"2").expect_nothing()
+    other.answer()
+    if not is_there:
+        returned = server.expect(
+            1, commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE", routing_key=ASK + ".a"
+        )
+        assert returned.body == b"1"
+    server.expect(1, commands.Basic.Ack, delivery_tag=2, multiple=True)
+    server.expect_nothing()
+    assert _counts(world) == ((2, 0, 0) if is_there else (0, 1, 1))
+
+
+def test_without_confirms_it_is_returned_all_the_same(world: World) -> None:
+    other, server = Elsewhere(world, is_there=False), connect(world)
+    server.publish(1, ASK + ".a", mandatory=True).expect_nothing()
+    other.answer()
+    server.expect(1, commands.Basic.Return, reply_code=312)
+    server.expect_nothing()
+
+
+def test_a_close_comes_after_what_is_returned(world: World) -> None:
+    other, server = Elsewhere(world, is_there=False), connect(world)
+    server.publish(1, ASK + ".a", mandatory=True).send(1, commands.Channel.Close, reply_code=200).expect_nothing()
+    other.answer()
+    server.expect(1, commands.Basic.Return, reply_code=312)
+    server.expect(1, commands.Channel.CloseOk)
+
+
+def test_a_channel_that_is_closed_is_told_nothing_more(world: World) -> None:
+    other, server = Elsewhere(world, is_there=False), connect(world)
+    server.publish(1, ASK + ".a", mandatory=True).send(1, commands.Basic.Ack, delivery_tag=9)
+    server.expect_close(406, "PRECONDITION_FAILED - unknown delivery tag 9", (60, 80))
+    server.call(1, commands.Channel.Open)
+    other.answer()
+    server.expect_nothing()
+    assert _counts(world) == (0, 0, 1)
+
+
+def test_a_commit_is_answered_after_what_it_returns(world: World) -> None:
+    other, server = Elsewhere(world, is_there=False), connect(world)
+    server.call(1, commands.Tx.Select)
+    server.publish(1, ASK + ".a", mandatory=True).send(1, commands.Tx.Commit).expect_nothing()
+    other.answer()
+    server.expect(1, commands.Basic.Return, reply_code=312)
+    server.expect(1, commands.Tx.CommitOk)
+
+
+def test_a_copy_for_a_queue_is_a_route(world: World, server: Dialogue) -> None:
+    other = Elsewhere(world, is_there=False)
+    server.publish(1, "rpc", b"both", headers={"CC": [ASK + ".a"]}, mandatory=True)
+    assert [item.body for item in server.deliveries()] == [b"both"]
+    other.answer()
+    server.expect_nothing()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_declaration_asks_elsewhere_too(world: World, is_there: bool) -> None:
+    Elsewhere(world, is_there=is_there)
+    server = connect(world)
+    if is_there:
+        assert server.call(1, commands.Queue.Declare, queue=ASK + ".a", passive=True).consumer_count == 1
+    else:
+        server.send(1, commands.Queue.Declare, queue=ASK + ".a", passive=True)
+        server.expect_close(404, f"NOT_FOUND - no queue '{ASK}.a' in vhost '/'", (50, 10))

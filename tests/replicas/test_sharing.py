@@ -216,6 +216,13 @@ def test_direct_replies_reach_another_connector(steady: Pair, connect: Connect, 
     server.basic_publish("", addresses[0], b"a", mandatory=True)
     receive(client, bodies, 1)
     assert bodies == [b"a"]
+    client.close()
+    invented = f"amq.rabbitmq.reply-to.x.{addresses[0].rpartition('.')[2]}"
+    for address in (addresses[0], invented):
+        with pytest.raises(pika.exceptions.UnroutableError):
+            server.basic_publish("", address, b"late", mandatory=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
+            connect(steady.b).queue_declare(address, passive=True)
     server.queue_delete(name)
 
 

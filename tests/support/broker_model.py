@@ -64,6 +64,8 @@ class Publisher:
         self.retry = retry
         self.stored: list[int] = []
         self.refused: list[tuple[int, str]] = []
+        self.doubted: list[int] = []
+        self.unrouted: list[tuple[int, bytes]] = []
         self.flush_count = 0
 
     def on_stored(self, token: int) -> None:
@@ -73,6 +75,14 @@ class Publisher:
     def on_refused(self, token: int, reason: str) -> None:
         """See ``ports``."""
         self.refused.append((token, reason))
+
+    def on_doubt(self, token: int) -> None:
+        """See ``ports``."""
+        self.doubted.append(token)
+
+    def on_unrouted(self, token: int, message: Message) -> None:
+        """See ``ports``."""
+        self.unrouted.append((token, message.body))
 
     def flush(self) -> None:
         """See ``ports``."""

@@ -19,7 +19,7 @@ from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results, on_unknown
 from connector.broker.ports import StoreError
 from connector.broker.topology import QueueRecord
-from tests.support.broker_model import Settings
+from tests.support.broker_model import Publisher, Settings
 from tests.support.driven import Driven, DrivenReader, pause
 from tests.support.fake_kubemq import FakeChannel, FakeKubeMQ, FakeTransaction, Stored
 from tests.support.lease_ledger import Item
@@ -27,11 +27,11 @@ from tests.support.lease_ledger import Item
 UNLIMITED = 1_000_000
 
 
-class Receipt:
+class Receipt(Publisher):
     """A publisher, with or without confirms."""
 
     def __init__(self, model: LeaseModel, retry: bool) -> None:
-        self.retry = retry
+        super().__init__(retry=retry)
         self._model = model
 
     def on_stored(self, token: int) -> None:
@@ -42,9 +42,6 @@ class Receipt:
         """See ``ports``."""
         self._model.items[token].may_vanish = True
         self._model.is_exact = False  # perhaps it is stored, unknown to us
-
-    def flush(self) -> None:
-        """See ``ports``."""
 
 
 class Consumer:

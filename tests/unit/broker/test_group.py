@@ -413,3 +413,72 @@ def test_a_queue_in_memory_waits_for_one_of_its_name_that_is_on_its_way_into_the
         pair.run()
         assert local.value.name == "q"
         assert shared.error[0] == "Unavailable"
+
+
+def _reply(pair: Pair, address: str, *, retry: bool = False) -> Publisher:
+    """``b`` sends a reply; what became of it."""
+    publisher = Publisher(retry=retry)
+    assert pair.b.vhost.publish("", address, b"\0\0", b"reply", publisher, 7) == 1
+    return publisher
+
+
+def _declared(pair: Pair, address: str) -> Answer:
+    """``b`` looks whether anybody reads there."""
+    answer = pair.b.start(pair.b.vhost.declare_queue, QueueDeclare(address, passive=True), None)
+    pair.run(0.5)
+    return answer
+
+
+def test_a_direct_reply_to_another_connector_has_a_route_while_its_reader_is_there() -> None:
+    pair, reader = Pair(), Consumer(no_ack=True)
+    queue = pair.a.vhost.replies.open()
+    queue.add_consumer(reader)
+    assert (_declared(pair, queue.name).value.name, _declared(pair, queue.name).value.consumer_count) == (queue.name, 1)
+    publisher = _reply(pair, queue.name)
+    pair.run(0.5)
+    assert (reader.bodies, publisher.doubted, publisher.stored, publisher.unrouted) == ([b"reply"], [7], [7], [])
+    queue.remove_consumer(reader)
+    pair.run(0.5)
+    publisher = _reply(pair, queue.name)
+    assert not publisher.unrouted  # nobody waits for the answer
+    pair.run(0.5)
+    assert (publisher.stored, publisher.unrouted) == ([], [(7, b"reply")])
+    assert _declared(pair, queue.name).error == ("NotFound", f"no queue '{queue.name}' in vhost '/'")
+    assert (pair.a.broker.memory_bytes, pair.b.broker.memory_bytes) == (0, 0)
+
+
+def test_an_address_that_nobody_gave_out_is_not_there() -> None:
+    pair = Pair()
+    address = f"amq.rabbitmq.reply-to.x.{pair.a.broker.replica}"
+    assert _declared(pair, address).error[0] == "NotFound"
+    publisher = _reply(pair, address)
+    pair.run(0.5)
+    assert publisher.unrouted == [(7, b"reply")]
+
+
+def test_what_became_of_a_reply_is_told_before_the_answer_to_a_later_question() -> None:
+    pair = Pair()
+    address = f"amq.rabbitmq.reply-to.x.{pair.a.broker.replica}"
+    publisher = _reply(pair, address)
+    known: list[list[tuple[int, bytes]]] = []
+    declare = QueueDeclare(address, passive=True)
+    pair.b.vhost.declare_queue(declare, None, lambda _result: known.append(list(publisher.unrouted)))
+    pair.run(0.5)
+    assert known == [[(7, b"reply")]]
+
+
+def test_replies_to_a_connector_that_does_not_answer_end_when_it_is_buried() -> None:
+    """As any publish to its memory: nacked, as the reader may have it; without confirms it comes back."""
+    pair = Pair()
+    queue = pair.a.vhost.replies.open()
+    queue.add_consumer(Consumer(no_ack=True))
+    pair.a.is_hung = True
+    confirmed, plain = _reply(pair, queue.name), _reply(pair, queue.name, retry=True)
+    answer = _declared(pair, queue.name)
+    assert (answer.is_there, confirmed.refused, plain.unrouted) == (False, [], [])
+    pair.run(8)
+    assert confirmed.refused == [(7, "the connector that had the queue is gone")]
+    assert plain.unrouted == [(7, b"reply")]
+    assert answer.error[0] == "NotFound"
+    assert pair.b.vhost.publish("", queue.name, b"\0\0", b"reply", Publisher(), 8) == 0
+    assert pair.b.broker.memory_bytes == 0

@@ -78,6 +78,10 @@ class Publisher:
     def on_refused(self, token: int, reason: str) -> None:
         self.refused.append(token)
 
+    def on_doubt(self, token: int) -> None: ...
+
+    def on_unrouted(self, token: int, message: Message) -> None: ...
+
     def flush(self) -> None: ...
 
 

@@ -42,6 +42,10 @@ class Results:
     def on_refused(self, token: int, reason: str) -> None:
         self.refused.append(token)
 
+    def on_doubt(self, token: int) -> None: ...
+
+    def on_unrouted(self, token: int, message: Message) -> None: ...
+
     def flush(self) -> None: ...
 
 

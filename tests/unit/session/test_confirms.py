@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.broker.counters import Counters
+from connector.broker.message import Message
 from connector.session.confirms import OVERHEAD_BYTES, PublishLedger
 from connector.session.marks import Mark, Pause, Reading
 
@@ -19,12 +20,18 @@ class Owner:
     def __init__(self) -> None:
         self.ready_count = 0
         self.lost: list[str] = []
+        self.unrouted: list[tuple[bytes, bool]] = []
+        self.unrouted_at = -1
 
     def on_confirms_ready(self) -> None:
         self.ready_count += 1
 
     def on_publish_lost(self, reason: str) -> None:
         self.lost.append(reason)
+
+    def on_unrouted(self, message: Message, *, mandatory: bool) -> None:
+        self.unrouted.append((message.body, mandatory))
+        self.unrouted_at = self.ready_count
 
 
 class Case:
@@ -249,3 +256,62 @@ def test_every_publish_is_confirmed_exactly_once_whatever_the_order(steps: list[
     take()
     assert told == {token: token not in failed for token, copies in left.items() if not copies}
     assert len(case.ledger) == sum(1 for copies in left.values() if copies)
+
+
+# ---------------------------------------------------------------------------- readers that may be gone
+def _doubtful(case: Case, doubts: int, copies: int, *, mandatory: bool = True) -> tuple[int, bool]:
+    token = case.ledger.begin()
+    for _ in range(doubts):
+        case.ledger.on_doubt(token)
+    is_certain = case.ledger.is_certain(copies, mandatory=mandatory)
+    case.ledger.routed(copies, 10)
+    return token, is_certain
+
+
+@pytest.mark.parametrize("mandatory", [True, False])
+def test_what_had_no_route_after_all_is_told_before_its_confirm(case: Case, mandatory: bool) -> None:
+    token, is_certain = _doubtful(case, 1, 1, mandatory=mandatory)
+    assert not is_certain
+    case.ledger.on_unrouted(token, Message("", "k", b"", b"m"))
+    assert (case.owner.unrouted, case.owner.unrouted_at) == ([(b"m", mandatory)], 0)
+    assert case.ledger.take_confirms() == [(1, False, True)]
+    assert (case.counters.routed, case.ledger.doubts) == (0, {})
+
+
+def test_what_found_its_reader_counts_as_routed_then(case: Case) -> None:
+    token, _ = _doubtful(case, 1, 1)
+    assert case.counters.routed == 0
+    case.ledger.on_stored(token)
+    assert (case.counters.routed, case.owner.unrouted, case.ledger.doubts) == (1, [], {})
+
+
+def test_a_copy_that_has_a_route_for_certain_is_enough(case: Case) -> None:
+    token, is_certain = _doubtful(case, 1, 2)
+    assert is_certain
+    case.ledger.on_unrouted(token, Message("", "k", b"", b"m"))
+    case.ledger.on_stored(token)
+    assert (case.owner.unrouted, case.ledger.take_confirms(), case.ledger.doubts) == ([], [(1, False, True)], {})
+
+
+@pytest.mark.parametrize("unrouted", [0, 1, 2])
+def test_of_several_that_may_be_gone_one_is_enough(case: Case, unrouted: int) -> None:
+    token, is_certain = _doubtful(case, 2, 2)
+    assert not is_certain
+    for number in range(2):
+        if number < unrouted:
+            case.ledger.on_unrouted(token, Message("", "k", b"", b"m"))
+        else:
+            case.ledger.on_stored(token)
+    assert case.owner.unrouted == ([(b"m", True)] if unrouted == 2 else [])
+    assert (case.counters.routed, case.ledger.doubts) == (int(unrouted < 2), {})
+    assert case.ledger.take_confirms() == [(1, False, True)]
+
+
+def test_what_is_refused_at_once_leaves_no_doubt(case: Case) -> None:
+    token = case.ledger.begin()
+    case.ledger.on_doubt(token)
+    case.ledger.on_refused(token, "full")
+    assert case.ledger.is_certain(1, mandatory=True)
+    case.ledger.routed(1, 10)
+    assert (case.counters.routed, case.ledger.doubts) == (0, {})
+    assert case.ledger.take_confirms() == [(1, False, False)]
