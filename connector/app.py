@@ -194,7 +194,7 @@ class App:
         await hub.sync.loaded.wait()
         await self._count(hub)
         desk = api.desk = DefinitionsDesk(hub)
-        api.queues = BrokerQueues(hub.broker)
+        api.queues = BrokerQueues(hub.broker, hub.counts.count)
         if definitions is not None:
             await desk.apply_at_start(definitions, config.definitions_file)
         await server.start_serving()
@@ -330,7 +330,7 @@ class App:
             channels=self._counters.channels_opened - self._counters.channels_closed,
             consumers=sum(len(queue.consumers) for queue in queues),
             queues=len(queues),
-            messages_ready=sum(queue.ready_count for queue in queues if queue.is_owned),
+            messages_ready=sum(q.ready_count for q in queues if q.is_owned) + (hub.broker.unread_count() if hub else 0),
             messages_unacked=sum(queue.unacked_count for queue in queues),
             outbox_count=sum(len(outbox) + outbox.aside_count for outbox in outboxes),
             outbox_bytes=sum(outbox.size_bytes for outbox in outboxes),

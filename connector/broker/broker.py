@@ -230,6 +230,18 @@ class Broker(Census, Observer):
         """See ``base_queue.Hub``."""
         return (0, False) if self.group is None else self.group.desk.consumers_elsewhere(queue)
 
+    def needs_poll(self) -> bool:
+        """As above; and while there are queues that nobody reads, which are ours to count."""
+        return super().needs_poll() or bool(self.unread_queues())
+
+    def unread_queues(self) -> list[StoredQueue]:
+        """See ``Group``."""
+        return [] if self.group is None else self.group.unread_queues()
+
+    def unread_count(self) -> int:
+        """Messages in these."""
+        return sum(self.waiting_in(source) or 0 for queue in self.unread_queues() for source in queue.sources)
+
     def may_read(self) -> bool:
         """Whether messages may be fetched and acknowledged at this moment."""
         return self.group is None or self.group.may_read()

@@ -60,9 +60,15 @@ class Census:
         raise NotImplementedError
 
     def needs_poll(self) -> bool:
-        """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged."""
+        """True while a native message could be waited for: a queue has consumers, holds a transaction, or is purged.
+
+        Also before the first count of a queue that is ours since another connector is gone.
+        """
         return any(
-            queue.consumers or source.lease.mine_count or source.lease.counts.purge_left
+            queue.consumers
+            or source.lease.mine_count
+            or source.lease.counts.purge_left
+            or source.lease.counts.known_at == NEVER
             for queue in self._active
             if queue.is_owned
             for source in queue.sources
@@ -133,6 +139,13 @@ class Census:
         if queue in self._active or known_at == NEVER:
             return known_at
         return max(known_at, self._latest.since)
+
+    def waiting_in(self, source: Source) -> int | None:
+        """What the last call said of a channel that others read, or nobody; None where its reported name is shared."""
+        name = names.reported_name(source.kubemq_channel)
+        found = self._latest.rows.get(name, [])
+        is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(found) > 1
+        return None if is_shared else sum([row.waiting for row in found])
 
     def look(self, source: Source, rows: list[ChannelInfo]) -> Looked:
         """What these rows say of one channel."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connector.broker.away import Away
+from connector.broker.figures import Survey
 from connector.broker.members import Member, member_checked, member_joined, member_left, queue_given
 from connector.broker.peer_desk import PeerDesk
 from connector.broker.peers import Peers
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from connector.broker.exchanges.binding import BindingKey
+    from connector.broker.figures import Around as SurveyAround
     from connector.broker.peer_desk import Around as DeskAround
     from connector.broker.peers import Facts
     from connector.broker.ports import Done
     from connector.broker.queue import Queue
     from connector.broker.topology import QueueRecord
 
-    class Around(DeskAround, Protocol):
+    class Around(DeskAround, SurveyAround, Protocol):
         """What the group needs of the broker."""
 
         replica: str
@@ -91,6 +93,7 @@ class Group:
         self.peers = Peers(around.clock, wake)
         self.away = Away(around, self.peers)
         self.desk = PeerDesk(around, self.peers, self.away)
+        self.survey = Survey(around, self.peers, self.away, self.desk.own_key)
         self.peers.on_ready = self.on_ready
         self.peers.handlers["tell"] = self._on_tell
         self.peers.before_frames = self._gather
@@ -105,6 +108,7 @@ class Group:
         self._has_met = False  # somebody who was there before us lived
         self._burying: set[str] = set()
         self._giving: set[StoredQueue] = set()  # handed over, and the log has not said so yet
+        self._unread: set[StoredQueue] = set()
 
     # ------------------------------------------------------------------ being a member
 
@@ -147,6 +151,7 @@ class Group:
             self._burying.discard(member)
             self.away.on_gone(member)
             self.desk.on_gone(member)
+            self.survey.on_gone(member)
             if member not in members.living:
                 around.report("connector is gone", member=member, members=len(members.living))
         for member in fresh:
@@ -317,6 +322,10 @@ class Group:
         if queue in self._giving:
             return
         is_mine = self.is_mine(queue.record)
+        if self._is_member and not self._around.topology.members.owner_of(queue.record):
+            self._unread.add(queue)
+        else:
+            self._unread.discard(queue)
         if is_mine is not queue.is_owned:
             queue.is_owned = is_mine
             self._around.start_reading(queue, seen)
@@ -341,6 +350,13 @@ class Group:
                 self.update(queue)
 
         self._around.append(queue_given(queue.record, self.me, taker, seen), answer)
+
+    def unread_queues(self) -> list[StoredQueue]:
+        """Those that no member reads, as their last reader is gone: the oldest member counts them for all."""
+        if not self._unread or self._around.topology.members.oldest != self.me:
+            return []
+        self._unread = {queue for queue in self._unread if not queue.is_deleted}
+        return list(self._unread)
 
     def waiting_consumer_count(self) -> int:
         """Consumers here of queues that another connector reads."""

@@ -112,7 +112,7 @@ class PeerDesk:
         self._admitted: dict[tuple[Any, ...], str] = {}  # whose exclusive consumer is about to attach
         self._asked: dict[StoredQueue, tuple[str, float]] = {}
         self._receipts: dict[str, StoredElsewhere] = {}
-        self.lender = Lender(peers, self._find, self._own_key)
+        self.lender = Lender(peers, self._find, self.own_key)
         peers.handlers.update(
             {
                 "lent": self._on_lent,
@@ -178,9 +178,10 @@ class PeerDesk:
     def _queue_facts(self, queue: Queue) -> Facts:
         record = queue.record
         flags = [record.durable, record.exclusive, record.auto_delete]
-        return {"t": "queue", "q": self._own_key(queue), "flags": flags, "arguments": pack_table(record.arguments)}
+        return {"t": "queue", "q": self.own_key(queue), "flags": flags, "arguments": pack_table(record.arguments)}
 
-    def _own_key(self, queue: Queue) -> list[Any]:
+    def own_key(self, queue: Queue) -> list[Any]:
+        """How the others know a queue that is in our memory, or stored."""
         if isinstance(queue, MemoryQueue):
             number = self._numbers.get(queue)
             if number is None:
@@ -193,7 +194,7 @@ class PeerDesk:
         arguments = base64.b64encode(key.arguments).decode("ascii")
         return {
             "t": kind,
-            "q": self._own_key(queue),
+            "q": self.own_key(queue),
             "x": key.exchange,
             "k": key.routing_key,
             "a": arguments,
@@ -202,7 +203,7 @@ class PeerDesk:
 
     def _consumer_facts(self, queue: Queue) -> Facts:
         is_exclusive = any(consumer.exclusive for consumer in queue.consumers)
-        return {"t": "consumers", "q": self._own_key(queue), "n": len(queue.consumers), "exclusive": is_exclusive}
+        return {"t": "consumers", "q": self.own_key(queue), "n": len(queue.consumers), "exclusive": is_exclusive}
 
     # ------------------------------------------------------------------ what is known of the others
 
@@ -210,7 +211,7 @@ class PeerDesk:
         """How many consumers the queue has on other connectors, and whether one of them is exclusive."""
         if not (self._consumers or self._admitted):
             return 0, False
-        key = tuple(self._own_key(queue))
+        key = tuple(self.own_key(queue))
         known = self._consumers.get(key, {}).values()
         count, is_exclusive = sum(count for count, _ in known), any(exclusive for _, exclusive in known)
         return (count + 1, True) if key in self._admitted else (count, is_exclusive)
@@ -403,7 +404,7 @@ class PeerDesk:
             done(AccessRefused(f"{queue.label} in exclusive use"))
             return
         if is_exclusive:
-            self._admitted[tuple(self._own_key(queue))] = member
+            self._admitted[tuple(self.own_key(queue))] = member
         done(None)
 
     # ------------------------------------------------------------------ handing over

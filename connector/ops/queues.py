@@ -15,10 +15,10 @@ from connector.ops.api import Api, guarded
 class QueueView(Protocol):
     """What the pages ask for; each row is a JSON object."""
 
-    def rows(self, vhost: str | None) -> list[dict[str, Any]]:
+    async def rows(self, vhost: str | None) -> list[dict[str, Any]]:
         """All queues, or those of one virtual host."""
 
-    def row(self, vhost: str, name: str) -> dict[str, Any]:
+    async def row(self, vhost: str, name: str) -> dict[str, Any]:
         """One queue."""
 
 
@@ -30,8 +30,8 @@ def add_pages(pages: web.Application, api: Api) -> None:
 
 
 async def _rows(view: QueueView, request: web.Request) -> web.Response:
-    return web.json_response(view.rows(request.match_info.get("vhost")))
+    return web.json_response(await view.rows(request.match_info.get("vhost")))
 
 
 async def _row(view: QueueView, request: web.Request) -> web.Response:
-    return web.json_response(view.row(request.match_info["vhost"], request.match_info["name"]))
+    return web.json_response(await view.row(request.match_info["vhost"], request.match_info["name"]))

@@ -226,7 +226,7 @@ async def test_what_is_withheld_is_counted_and_comes_back_after_a_rescue(world: 
     withheld = world.queue.older[0].lease.counts.withheld
     assert withheld == 6
     assert world.queue.ready_count == 0
-    (row,) = BrokerQueues(world.hub.broker).rows("/")
+    (row,) = await BrokerQueues(world.hub.broker, world.hub.counts.count).rows("/")
     assert (row["messages"], row["kubemq"]["channel"], row["kubemq"]["moving"]) == (0, SECOND, [])
     channels = row["kubemq"]["channels"]
     withheld_in = [(channel["name"], channel["generation"], channel["messages_withheld"]) for channel in channels]
