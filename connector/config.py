@@ -340,7 +340,8 @@ class Config:
     )
     unread_high_bytes: int = _setting(
         16 * 1024**2,
-        "Bytes of replies sent to one client that does not read them, at which its requests are not read either.",
+        "Bytes of replies sent to one client that does not read them, at which its requests are not read either, and "
+        "what it has asked for with basic.get waits.",
         kind.size,
         minimum=4096,
         maximum=1024**3,

@@ -163,8 +163,10 @@ class Connection:
         self._write_confirms()
         if self._phase is Phase.CLOSED:
             self.output.discard()
-        elif self.output.flush():
+            return
+        if self.output.flush():
             self._offer_credit()
+        self.output.go_on()
 
     def on_write_blocked(self) -> None:
         """The transport's buffer is full: no deliveries until it has room (PC-17)."""
@@ -174,6 +176,7 @@ class Connection:
         """The transport's buffer has room again."""
         if self.output.unblock():
             self._offer_credit()
+        self.output.go_on()
 
     def on_tick(self, now: float) -> None:
         """Look at the time: deadlines and heartbeats (PC-06, PC-21)."""

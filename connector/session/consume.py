@@ -324,13 +324,22 @@ def cancel_consumers(channel: Channel) -> None:
 
 # --------------------------------------------------------------------------------------------- basic.get
 def on_basic_get(channel: Channel, name: str, no_ack: bool) -> None:
-    """Take one message on the same ledger as a consumer's (CO-07); the channel waits for it."""
+    """Take one message on the same ledger as a consumer's (CO-07); the channel waits for it.
+
+    A client that does not read what it has got already gets no more meanwhile (PC-17).
+    """
+    if channel.output.is_unread:
+        _get_later(channel, name, no_ack=no_ack)
+        return
     queue = channel.vhost.find_queue(channel.queue_name(name), channel.connection)
 
     def reply(result: tuple[Message, int] | None) -> None:
         if result is None:
             channel.counters.get_empty += 1
             channel.output.put(GET_EMPTY(channel.number))
+        elif channel.output.is_unread:  # by now: other channels have got much
+            queue.give_back(result[0])
+            _get_later(channel, name, no_ack=no_ack)
         else:
             _send(channel, queue, *result, no_ack=no_ack)
 
@@ -339,6 +348,11 @@ def on_basic_get(channel: Channel, name: str, no_ack: bool) -> None:
             queue.give_back(result[0])
 
     queue.get(channel.wait(reply, orphan))
+
+
+def _get_later(channel: Channel, name: str, *, no_ack: bool) -> None:
+    """When the client has read; what is behind it in the channel waits as well."""
+    channel.output.when_read(channel.wait(lambda _: on_basic_get(channel, name, no_ack), is_bounded=False))
 
 
 def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *, no_ack: bool) -> None:

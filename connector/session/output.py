@@ -2,16 +2,20 @@
 
 Owns the parts waiting to be written and whether deliveries may add to them (PC-17): not while the transport's buffer
 is full, nor while what is gathered here reaches the high mark, nor once deliveries were stopped for good.  Replies are
-always taken; when a client reads none of them for long, its requests are not read any more either.
+always taken; when a client reads none of them for long, its requests are not read any more either, and what it asked
+for before that has large replies waits until it reads (``when_read``).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from connector.session.marks import Pause
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from connector.session.marks import Reading
     from connector.session.ports import Runtime
 
@@ -30,6 +34,7 @@ class Output:
         "_size",
         "_unread",
         "_unread_high",
+        "_waiting",
         "takes_deliveries",
         "was_written",
     )
@@ -45,6 +50,7 @@ class Output:
         self._is_blocked = False
         self._is_stopped = False
         self._has_asked = False  # for a flush
+        self._waiting: deque[Callable[[None], None]] = deque()
         self.takes_deliveries = True
         self.was_written = False
 
@@ -68,6 +74,22 @@ class Output:
         self._parts.clear()
         self._size = 0
         self._has_asked = False
+        self._waiting.clear()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether so much is unread that nothing may be added but small replies."""
+        return self._size + self._unread > self._unread_high
+
+    def when_read(self, done: Callable[[None], None]) -> None:
+        """Call ``done`` when the client has read what there is; for a moment when ``is_unread``."""
+        self._waiting.append(done)
+
+    def go_on(self) -> None:
+        """Tell those that waited, as far as there is room; for behind ``flush`` and ``unblock``."""
+        waiting = self._waiting
+        while waiting and not self.is_unread:
+            waiting.popleft()(None)
 
     def flush(self) -> bool:
         """Write what has gathered; True when deliveries that had stopped may go on."""

@@ -34,7 +34,7 @@ class SessionPolicy:
     refusal_delay_s: float = 1.0
     #: Output waiting for the socket, at which deliveries stop (PC-17).
     output_high_bytes: int = MIB
-    #: Replies written to a client that does not read, at which its requests are not read either.
+    #: Replies written to a client that does not read, at which its requests are not read either and its gets wait.
     unread_high_bytes: int = 16 * MIB
     #: Published in the open transactions of one connection; more is refused with 406, as only a commit makes room.
     tx_max_bytes: int = 64 * MIB

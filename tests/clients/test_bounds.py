@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pamqp import commands
+from pamqp import commands, frame
 
 from bench.raw_client import RawClient
 from tests.support.server import ConnectorProcess
@@ -18,10 +18,12 @@ FLAGS = (
     "--client-bodies-size", "2MiB",
     "--output-high-bytes", "256KiB",
     "--in-flight-high-bytes", "1MiB",
+    "--unread-high-bytes", "1MiB",
 )  # fmt: skip
 CHANNELS = range(1, 51)
 CHUNK_BYTES = 131_072
 TOO_LARGE = 311
+GETS = 80
 
 
 @pytest.fixture
@@ -82,3 +84,22 @@ def test_a_consumer_that_stops_reading(connector: ConnectorProcess) -> None:
         wait_until(lambda: ready() == 1200)  # what it held is back, though nobody empties its socket
         wait_until(lambda: gauge(connector, "output_bytes") == 0)
         publisher.call(1, commands.Queue.Delete(queue="bounds-reader"), commands.Queue.DeleteOk)
+
+
+def test_gets_whose_answers_are_not_read(connector: ConnectorProcess) -> None:
+    size = 100_000
+    with RawClient(connector.url, receive_buffer_bytes=4096) as reader, RawClient(connector.url) as publisher:
+        for client in (reader, publisher):
+            client.open_channel(1)
+        publisher.call(1, commands.Queue.Declare(queue="bounds-gets"), commands.Queue.DeclareOk)
+        for number in range(GETS):
+            publisher.send_bytes(b"".join(publisher.content_frames(1, "bounds-gets", b"%02d" % number + bytes(size))))
+        get = frame.marshal(commands.Basic.Get(queue="bounds-gets", no_ack=True), 1)
+        reader.send_bytes(get * GETS)
+        wait_until(lambda: gauge(connector, "paused_connections") == 1)
+        assert gauge(connector, "output_bytes") <= 2 * mark(connector, "unread_high_bytes") + 2 * size
+        answer = publisher.call(1, commands.Queue.Declare(queue="bounds-gets"), commands.Queue.DeclareOk)
+        assert answer.message_count > GETS // 4
+        bodies = [reader.read()[1] for _ in range(3 * GETS)][2::3]
+        assert [getattr(part, "value", b"")[:2] for part in bodies] == [b"%02d" % number for number in range(GETS)]
+        publisher.call(1, commands.Queue.Delete(queue="bounds-gets"), commands.Queue.DeleteOk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from connector.session.marks import Reading
@@ -42,6 +43,10 @@ def make(high: int = 10, unread: int = 20) -> tuple[Output, Any]:
 
 def delivers(output: Output) -> bool:
     return output.takes_deliveries
+
+
+def is_unread(output: Output) -> bool:
+    return output.is_unread
 
 
 def test_what_is_gathered_is_written_once() -> None:
@@ -111,6 +116,41 @@ def test_replies_nobody_reads_stop_the_reading_of_requests() -> None:
     assert not runtime.reads
     output.unblock()
     assert runtime.reads
+
+
+def test_what_has_large_answers_waits_until_they_are_read() -> None:
+    output, runtime = make(unread=20)
+    told: list[int] = []
+
+    def tell(number: int) -> Callable[[None], None]:
+        def done(_result: None) -> None:
+            told.append(number)
+            output.put(bytes(21))
+
+        return done
+
+    output.put(bytes(20))
+    assert not is_unread(output)
+    output.put(b"1")
+    assert is_unread(output)
+    for number in (1, 2, 3):
+        output.when_read(tell(number))
+    output.go_on()
+    assert told == []
+    output.flush()
+    output.go_on()
+    assert told == [1]
+    runtime.blocks = True
+    output.flush()
+    output.go_on()
+    assert told == [1]
+    runtime.blocks = False
+    output.unblock()
+    output.go_on()
+    assert told == [1, 2]
+    output.discard()
+    output.go_on()
+    assert told == [1, 2]
 
 
 def test_stopped_deliveries_never_go_on() -> None:

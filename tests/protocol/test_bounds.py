@@ -1,0 +1,97 @@
+"""What one client can make the connector keep: answers that it does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pamqp import commands
+
+from tests.support.dialogue import Content, Dialogue, connect
+from tests.support.world import World
+
+UNREAD = 10_000
+BODY = 1000
+CHANNELS = tuple(range(1, 41))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(unread_high_bytes=UNREAD)
+
+
+@pytest.fixture(params=["stored", "memory"])
+def full_queue(request: pytest.FixtureRequest, world: World) -> str:
+    """A queue with as many messages as there are channels, known by their first bytes."""
+    client = connect(world)
+    queue = client.declare("q", exclusive=False, durable=request.param == "stored", auto_delete=True)
+    for number in CHANNELS:
+        client.publish(1, queue, b"%03d" % number + bytes(BODY))
+    return queue
+
+
+def slow_reader(world: World, channels: tuple[int, ...]) -> Dialogue:
+    """A client whose socket takes nothing more than what is under way."""
+    client = Dialogue(world).shake_hands(channels=channels)
+    client.socket.blocks_at = 1
+    return client
+
+
+def gets(client: Dialogue, queue: str, channels: tuple[int, ...], *, no_ack: bool) -> bytes:
+    return b"".join(client.encode(number, commands.Basic.Get, queue=queue, no_ack=no_ack) for number in channels)
+
+
+def read_all(client: Dialogue) -> list[Content]:
+    """Read, again and again, until nothing more comes."""
+    found = []
+    while items := client.received():
+        assert sum(len(item.body) for _, item in items) <= UNREAD + 2 * BODY
+        found += [item for _, item in items]
+        client.connection.on_write_resumed()
+        client.world.settle()
+    return found
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+@pytest.mark.parametrize("channels", [CHANNELS, (1,) * len(CHANNELS)])
+def test_gets_wait_for_a_client_that_does_not_read(
+    world: World, full_queue: str, channels: tuple[int, ...], no_ack: bool
+) -> None:
+    client = slow_reader(world, tuple(sorted(set(channels))))
+    client.feed(gets(client, full_queue, channels, no_ack=no_ack))
+    assert UNREAD < len(client.socket.sent) < UNREAD + 2 * BODY
+    assert not client.socket.is_reading()
+    found = read_all(client)
+    assert sorted(content.body[:3] for content in found) == [b"%03d" % number for number in CHANNELS]
+    assert not any(content.method.redelivered for content in found)
+    assert client.socket.is_reading()
+    assert client.connection.unacked_count == (0 if no_ack else len(CHANNELS))
+
+
+def test_gets_on_one_channel_stay_in_their_order(world: World, full_queue: str) -> None:
+    client = slow_reader(world, (1,))
+    client.feed(gets(client, full_queue, (1,) * len(CHANNELS), no_ack=True))
+    assert [content.body[:3] for content in read_all(client)] == [b"%03d" % number for number in CHANNELS]
+
+
+def test_what_is_behind_a_get_that_waits_comes_after_it(world: World, full_queue: str) -> None:
+    client = slow_reader(world, (1, 2))
+    client.feed(gets(client, full_queue, (2,) * 20 + (1,), no_ack=True) + client.encode(1, commands.Basic.Qos))
+    items = []
+    while found := client.received():
+        items += [item for number, item in found if number == 1]
+        client.connection.on_write_resumed()
+        world.settle()
+    assert [type(item) for item in items] == [Content, commands.Basic.QosOk]
+
+
+@pytest.mark.parametrize("end", [Dialogue.lose, lambda client: client.send(1, commands.Channel.Close)])
+def test_gets_that_wait_take_nothing_with_them(world: World, full_queue: str, end: Callable[..., object]) -> None:
+    client = slow_reader(world, CHANNELS)
+    client.feed(gets(client, full_queue, CHANNELS, no_ack=True))
+    got = sum(isinstance(item, Content) for _, item in client.received())
+    end(client)
+    client.lose()
+    other = connect(world)
+    answer = other.call(1, commands.Queue.Declare, queue=full_queue, passive=True)
+    assert answer.message_count == len(CHANNELS) - got
