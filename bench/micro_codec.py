@@ -41,7 +41,7 @@ class Nothing:
     def on_get(self, channel_no: int, queue: str, no_ack: bool) -> None:
         """Ignore it."""
 
-    def on_method(self, channel_no: int, method: base.Frame) -> None:
+    def on_method(self, channel_no: int, method: base.Frame, size: int) -> None:
         """Ignore it."""
 
     def on_heartbeat(self) -> None:

@@ -348,7 +348,8 @@ class Config:
     )
     queued_high_bytes: int = _setting(
         4 * 1024**2,
-        "Bytes from one client that wait behind a slow method of their channel, at which reading from it stops.",
+        "Bytes from one client that wait behind a slow method of their channel, and of the slow methods themselves, at "
+        "which reading from it stops. Methods count tenfold: that is what tables take once decoded.",
         kind.size,
         minimum=4096,
         maximum=1024**3,

@@ -104,8 +104,11 @@ class FrameHandler(Protocol):
     def on_get(self, channel_no: int, queue: str, no_ack: bool) -> None:
         """One basic.get."""
 
-    def on_method(self, channel_no: int, method: base.Frame) -> None:
-        """Any other method, as ``methods.decode`` gives it; only class connection on channel 0, never elsewhere."""
+    def on_method(self, channel_no: int, method: base.Frame, size: int) -> None:
+        """Any other method, as ``methods.decode`` gives it, of ``size`` bytes before that.
+
+        Class connection comes on channel 0, and never elsewhere.
+        """
 
     def on_heartbeat(self) -> None:
         """A heartbeat frame."""
@@ -365,7 +368,7 @@ class FrameReader:
         else:
             passed = index in {_CHANNEL_CLOSE, _CHANNEL_CLOSE_OK}
         if passed:
-            self._handler.on_method(channel_no, methods.decode(payload))
+            self._handler.on_method(channel_no, methods.decode(payload), len(payload))
 
     def _method(self, channel_no: int, payload: bytes, content: _Content | None) -> None:
         if len(payload) < _INDEX.size:
@@ -388,7 +391,7 @@ class FrameReader:
         elif index >> 16 == _CONNECTION_CLASS or index in _SERVER_CONTENT:
             raise AmqpError(ReplyCode.COMMAND_INVALID, "unimplemented method", index >> 16, index & 0xFFFF)
         else:
-            self._handler.on_method(channel_no, methods.decode(payload))
+            self._handler.on_method(channel_no, methods.decode(payload), len(payload))
 
     def _control_method(self, index: int, payload: bytes) -> None:
         """Pass on a method on channel 0, where only class connection lives."""
@@ -396,7 +399,7 @@ class FrameReader:
             state = "running" if self._is_opened else "opening"
             reason = f"unexpected method in connection state {state}"
             raise AmqpError(ReplyCode.CHANNEL_ERROR, reason, index >> 16, index & 0xFFFF)
-        self._handler.on_method(0, methods.decode(payload))
+        self._handler.on_method(0, methods.decode(payload), len(payload))
         if index == _CONNECTION_OPEN and not self._is_opened:
             self._is_opened = True
             self._choose_path()

@@ -465,7 +465,7 @@ class Connection:
 
     # ------------------------------------------------------------------ frames: all other methods
 
-    def on_method(self, channel_no: int, method: Frame) -> None:
+    def on_method(self, channel_no: int, method: Frame, size: int) -> None:
         """Any method of the rest."""
         self.method_ids = ids = (method.index >> 16, method.index & 0xFFFF)
         if not channel_no:
@@ -474,7 +474,7 @@ class Connection:
             return
         self._current = channel = self._channels.get(channel_no)
         if channel is not None:
-            channel.on_method(method)
+            channel.on_method(method, size)
         elif isinstance(method, commands.Channel.Open):
             self._open_channel(channel_no)
         else:

@@ -42,5 +42,5 @@ class SessionPolicy:
     client_bodies_bytes: int = 128 * MIB
     #: Published and not stored yet, at which reading pauses (PU-09).
     in_flight_high_bytes: int = 16 * MIB
-    #: Frames waiting behind a slow method of their channel, at which reading pauses (PC-16).
+    #: What waits behind a slow method of its channel, or is that, at which reading pauses (PC-16).
     queued_high_bytes: int = 4 * MIB

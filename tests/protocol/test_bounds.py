@@ -1,4 +1,4 @@
-"""What one client can make the connector keep: answers that it does not read."""
+"""What one client can make the connector keep: methods in line, and answers that it does not read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.support.world import World
 UNREAD = 10_000
 BODY = 1000
 CHANNELS = tuple(range(1, 41))
+LARGE = 10_000
 
 
 @pytest.fixture
@@ -95,3 +96,41 @@ def test_gets_that_wait_take_nothing_with_them(world: World, full_queue: str, en
     other = connect(world)
     answer = other.call(1, commands.Queue.Declare, queue=full_queue, passive=True)
     assert answer.message_count == len(CHANNELS) - got
+
+
+def test_methods_in_line_count_as_they_are(world: World) -> None:
+    client = Dialogue(world, queued_high_bytes=20 * LARGE).shake_hands()
+    world.hold_events = True
+    client.send(1, commands.Queue.Declare, queue="q", durable=True)
+    sent = 0
+    while client.socket.is_reading():
+        client.send(1, commands.Queue.Declare, queue=f"q{sent}", durable=True, arguments={"x-note": "x" * LARGE})
+        sent += 1
+        assert sent < 4
+    world.hold_events = False
+    world.answer_events()
+    world.settle()
+    assert client.socket.is_reading()
+    assert client.connection.queued.size == 0
+    assert len(client.received()) == 1 + sent
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_slow_methods_under_way_count_too(world: World, is_lost: bool) -> None:
+    client = Dialogue(world, queued_high_bytes=20 * LARGE).shake_hands(channels=CHANNELS)
+    world.hold_events = True
+    sent = 0
+    for number in CHANNELS:
+        if client.socket.is_reading():
+            arguments: dict[str, object] = {"x-note": "x" * LARGE}
+            client.send(number, commands.Queue.Declare, queue=f"q{number}", durable=True, arguments=arguments)
+            sent += 1
+    assert sent < 4
+    if is_lost:
+        client.lose()
+    else:
+        world.answer_events()
+        world.settle()
+        assert client.socket.is_reading()
+        assert len(client.received()) == sent
+    assert client.connection.queued.size == 0

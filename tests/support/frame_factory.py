@@ -114,7 +114,7 @@ class RecordingHandler:
     def on_get(self, channel_no: int, queue: str, no_ack: bool) -> None:
         self._record("get", channel_no, queue, no_ack)
 
-    def on_method(self, channel_no: int, method: base.Frame) -> None:
+    def on_method(self, channel_no: int, method: base.Frame, size: int) -> None:
         self._record("method", channel_no, *fields_of(method))
 
     def on_heartbeat(self) -> None:
