@@ -304,7 +304,8 @@ class Config:
 
     outbox_high_bytes: int = _setting(
         64 * 1024**2,
-        "Bytes waiting to be stored in KubeMQ, all queues together, at which publishers are blocked.",
+        "Bytes waiting to be stored in KubeMQ, headers twice (as JSON they are larger), all queues together, at which "
+        "publishers are blocked.",
         kind.size,
         minimum=64 * 1024,
         maximum=64 * 1024**3,
@@ -363,8 +364,8 @@ class Config:
     )
     client_bodies_size: int = _setting(
         128 * 1024**2,
-        "What the bodies that one client has begun on its channels and not finished may add up to; a further one is "
-        "refused (311). One alone is always taken.",
+        "What the messages, headers and bodies, that one client has begun on its channels and not finished may add up "
+        "to; a further one is refused (311). One alone is always taken.",
         kind.size,
         minimum=64 * 1024,
         maximum=64 * 1024**3,

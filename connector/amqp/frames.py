@@ -120,7 +120,7 @@ class FrameHandler(Protocol):
 class _Content:
     """A basic.publish whose content is not complete: no header yet, or bytes of the body missing.
 
-    ``body`` is None when the content is too large and swallowed.
+    ``body`` is None when the content is too large and swallowed; its header is empty then.
     """
 
     __slots__ = ("bits", "body", "exchange", "header", "missing", "routing_key")
@@ -133,6 +133,11 @@ class _Content:
         self.missing = 0
         self.body: bytearray | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """What has come of header and body."""
+        return len(self.header or b"") + len(self.body or b"")
+
 
 #: Markers in the table of channels that need more than the fast path: channel 0, and one being discarded.
 _CONTROL = _Content("", "", 0)
@@ -142,7 +147,8 @@ _DISCARDED = _Content("", "", 0)
 class FrameReader:
     """Reads what one client sends.
 
-    The bodies that have begun and are not whole may announce ``max_bodies_bytes`` together (0: any number).
+    The contents that have begun and are not whole may announce ``max_bodies_bytes`` together, headers included (0: any
+    number).
     ``opened=False`` refuses frames on other channels than 0 with UNEXPECTED_FRAME until the handler has taken a
     connection.open without raising, so that nothing is buffered for a stranger.
     """
@@ -209,8 +215,8 @@ class FrameReader:
     @property
     def buffered_bytes(self) -> int:
         """How much is kept of content and frames that are not complete."""
-        bodies = sum(len(content.body) for content in self._channels.values() if content.body is not None)
-        return bodies + len(self._tail) + len(self._rest) - self._rest_at
+        contents = sum([content.kept_bytes for content in self._channels.values() if content.header is not None])
+        return contents + len(self._tail) + len(self._rest) - self._rest_at
 
     def reset_channel(self, channel_no: int) -> None:
         """Forget incomplete content of a channel, and that it was discarded: it is opened or closed."""
@@ -428,19 +434,20 @@ class FrameReader:
             del self._channels[channel_no]
             self._handler.on_publish(channel_no, content.exchange, content.routing_key, content.bits, header, b"")
             return
-        content.header = header
         content.missing = size
-        if size > self._max_body_bytes or not self._has_room(size):
+        if size > self._max_body_bytes or not self._has_room(len(header) + size):
+            content.header = b""
             self._handler.on_content_too_large(channel_no, size)
         else:
+            content.header = header
             content.body = bytearray()
 
     def _has_room(self, size: int) -> bool:
-        """Return whether one more body fits beside those that have begun; with no other one it does."""
+        """Return whether one more content fits beside those that have begun; with no other one it does."""
         begun = [content for content in self._channels.values() if content.body is not None]
         if not begun or not self._max_bodies_bytes:
             return True
-        return size + sum(len(content.body or b"") + content.missing for content in begun) <= self._max_bodies_bytes
+        return size + sum([content.kept_bytes + content.missing for content in begun]) <= self._max_bodies_bytes
 
     def _body(self, channel_no: int, payload: bytes, content: _Content | None) -> None:
         if content is None or content.header is None:

@@ -19,7 +19,8 @@ from connector.amqp.wire import Field, Table, check_table, read_table, write_sho
 _BASIC_PUBLISH = (60, 40)
 
 _CACHE_COUNT = 1024
-_CACHED_MAX_BYTES = 1024
+#: A longer header is not remembered by itself.
+CACHED_MAX_BYTES = 1024
 
 _FLAGS = struct.Struct(">H")
 _TIMESTAMP = struct.Struct(">Q")
@@ -142,7 +143,7 @@ def parse(header: bytes) -> ContentHeader:
         parsed = _parse(header)
     except (IndexError, struct.error):
         raise _malformed("cut off") from None
-    if len(header) <= _CACHED_MAX_BYTES:
+    if len(header) <= CACHED_MAX_BYTES:
         if len(_cache) >= _CACHE_COUNT:
             _cache.clear()
         _cache[header] = parsed

@@ -100,7 +100,7 @@ class Away:
     def publish(self, queue: RemoteQueue, message: Message, receipt: Receipt, token: int) -> None:
         """To a queue in another one's memory; refused at the process's mark, as by a queue here."""
         around = self._around
-        size = len(message.body) + OVERHEAD_BYTES
+        size = len(message.body) + len(message.header) + OVERHEAD_BYTES
         if around.memory_bytes + size > around.memory_limit_bytes:
             receipt.on_refused(token, "memory mark of throw-away queues reached")
             return

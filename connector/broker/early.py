@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from connector.broker.adoption import Adopted
     from connector.broker.message import Message
 
-#: So many messages and bytes of bodies may be handed out and unread, and this old.
+#: So many messages and bytes may be handed out and unread, and this old.
 MOST_UNREAD = 1024
 MOST_UNREAD_BYTES = 1_000_000
 MOST_UNREAD_S = 0.5
@@ -68,7 +68,7 @@ class Early:
 
     @property
     def unread_bytes(self) -> int:
-        """Of bodies that were handed out and are unread."""
+        """Of messages that were handed out and are unread."""
         return self._unread_bytes
 
     @property
@@ -102,10 +102,11 @@ class Early:
 
     def _offer(self, message: Message) -> bool:
         """False when too much is unread."""
-        size = self._unread_bytes + self._offered_bytes + len(message.body)
-        if self.count >= MOST_UNREAD or size > MOST_UNREAD_BYTES or self._is_old():
+        size = _size(message)
+        unread_bytes = self._unread_bytes + self._offered_bytes + size
+        if self.count >= MOST_UNREAD or unread_bytes > MOST_UNREAD_BYTES or self._is_old():
             return False
-        self._offered_bytes += len(message.body)
+        self._offered_bytes += size
         self.offered.append(message)
         return True
 
@@ -127,7 +128,7 @@ class Early:
     def take(self) -> Message:
         """Hand out the first of what is offered."""
         message = self.offered.popleft()
-        size = len(message.body)
+        size = _size(message)
         self._offered_bytes -= size
         self._unread_bytes += size
         self.unread[message.message_id] = (self._now(), size)
@@ -170,9 +171,13 @@ class Early:
         for message in self.offered:
             if message.message_id == message_id:
                 self.offered.remove(message)
-                self._offered_bytes -= len(message.body)
+                self._offered_bytes -= _size(message)
                 return
 
     def _drop(self, message_id: str) -> None:
         _, size = self.unread.pop(message_id)
         self._unread_bytes -= size
+
+
+def _size(message: Message) -> int:
+    return len(message.body) + len(message.header)

@@ -20,6 +20,7 @@ from connector.broker.acknowledged import Acknowledged, Repeated
 from connector.broker.adoption import Adopted
 from connector.broker.backlog import Backlog
 from connector.broker.early import Early
+from connector.broker.outbox import HEADER_FACTOR
 from connector.broker.proofs import Proofs
 from mapping.message_ids import is_early, is_ours
 
@@ -37,8 +38,8 @@ LATE_S = 30.0
 
 
 def _cost(message: Message) -> int:
-    """Bytes of one message, for the caps; a header is about twice as long in the envelope."""
-    return len(message.body) + 2 * len(message.header) + MESSAGE_BYTES
+    """Bytes of one message, for the caps."""
+    return len(message.body) + HEADER_FACTOR * len(message.header) + MESSAGE_BYTES
 
 
 class Holdings:

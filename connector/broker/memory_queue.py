@@ -45,7 +45,7 @@ class MemoryQueue(Queue):
     def publish(self, message: Message, receipt: Receipt, token: int) -> None:
         """Accept, or refuse at the process's mark for messages in memory."""
         hub = self._hub
-        size = len(message.body) + OVERHEAD_BYTES
+        size = len(message.body) + len(message.header) + OVERHEAD_BYTES
         if hub.memory_bytes + size > hub.memory_limit_bytes:
             receipt.on_refused(token, "memory mark of throw-away queues reached")
             return
@@ -107,7 +107,7 @@ class MemoryQueue(Queue):
         self.ready.insert(at, message)
 
     def _free(self, message: Message) -> None:
-        self._hub.memory_bytes -= len(message.body) + OVERHEAD_BYTES
+        self._hub.memory_bytes -= len(message.body) + len(message.header) + OVERHEAD_BYTES
 
     def _drain(self, done: Callable[[], None]) -> None:
         for message in (*self.ready, *self._held.values()):

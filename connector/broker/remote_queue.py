@@ -156,4 +156,4 @@ class RemoteReply(RemoteQueue):
 
 
 def _size(message: Message) -> int:
-    return len(message.body) + OVERHEAD_BYTES
+    return len(message.body) + len(message.header) + OVERHEAD_BYTES

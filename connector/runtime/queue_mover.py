@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connector.broker.lease import Event
-from connector.broker.outbox import BATCH_BYTES, BATCH_COUNT
+from connector.broker.outbox import BATCH_BYTES, BATCH_COUNT, HEADER_FACTOR
 from connector.broker.ports import Rejected, StoreError, TooMuch
 from connector.broker.recovery import RETENTION, WITHHELD
 
@@ -319,7 +319,7 @@ def _batches(copies: list[Copy]) -> list[list[Copy]]:
     batches: list[list[Copy]] = []
     size = 0
     for copy in copies:
-        cost = len(copy.message.body) + 2 * len(copy.message.header)
+        cost = len(copy.message.body) + HEADER_FACTOR * len(copy.message.header)
         if not batches or len(batches[-1]) >= BATCH_COUNT or size + cost > BATCH_BYTES:
             batches.append([])
             size = 0

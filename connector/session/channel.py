@@ -142,7 +142,7 @@ class Channel:
         self._offers = 0
         self.ack_timeout = AckTimeout(connection.policy.consumer_timeout_s)
         self.last_queue = ""  # the one declared last, what an empty queue name means (QU-02)
-        self.checked_header = b""  # the last content header found good
+        self.checked_header = b""  # the last content header found good, unless it was long
         self.is_ready = True
         self._state = State.OPEN
         self._earlier: PublishLedger | None = None  # what was published before confirm.select

@@ -38,7 +38,7 @@ class SessionPolicy:
     unread_high_bytes: int = 16 * MIB
     #: Published in the open transactions of one connection; more is refused with 406, as only a commit makes room.
     tx_max_bytes: int = 64 * MIB
-    #: What the bodies on one connection that have begun may add up to; one alone is always taken.
+    #: What the contents on one connection that have begun may add up to; one alone is always taken.
     client_bodies_bytes: int = 128 * MIB
     #: Published and not stored yet, at which reading pauses (PU-09).
     in_flight_high_bytes: int = 16 * MIB

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connector.amqp.errors import AmqpError
 from connector.amqp.frames import encode_return
-from connector.amqp.header import EMPTY, parse
+from connector.amqp.header import CACHED_MAX_BYTES, EMPTY, parse
 from connector.amqp.header_edits import with_reply_to
 from connector.amqp.reply_codes import ReplyCode
 from connector.broker.replies import REPLY_TO
@@ -119,8 +119,8 @@ def on_content_too_large(channel: Channel, size: int) -> None:
 def check_header(channel: Channel, header: bytes) -> bytes:
     """Refuse what RabbitMQ refuses, and what is not built; return the header to send.
 
-    That is the same, and is remembered, unless it asks for a direct reply.  Raises 502 malformed, 406 invalid, 540 for
-    per-message expiration.
+    That is the same, and is remembered where it is short, unless it asks for a direct reply.  Raises 502 malformed, 406
+    invalid, 540 for per-message expiration.
     """
     properties = parse(header)
     if properties.reply_to == _REPLY_TO:
@@ -134,7 +134,7 @@ def check_header(channel: Channel, header: bytes) -> bytes:
     if properties.delivery_mode not in _DELIVERY_MODES:
         reason = f"invalid message: {{delivery_mode_unknown,{properties.delivery_mode}}}"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, reason)
-    if header is properties.raw:
+    if header is properties.raw and len(header) <= CACHED_MAX_BYTES:
         channel.checked_header = header
     return header
 

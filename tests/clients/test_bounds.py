@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pamqp import commands, frame
+from pamqp import commands, frame, header
 
 from bench.raw_client import RawClient
 from tests.support.server import ConnectorProcess
@@ -19,6 +19,7 @@ FLAGS = (
     "--output-high-bytes", "256KiB",
     "--in-flight-high-bytes", "1MiB",
     "--unread-high-bytes", "1MiB",
+    "--memory-queues-high-bytes", "1MiB",
 )  # fmt: skip
 CHANNELS = range(1, 51)
 CHUNK_BYTES = 131_072
@@ -84,6 +85,41 @@ def test_a_consumer_that_stops_reading(connector: ConnectorProcess) -> None:
         wait_until(lambda: ready() == 1200)  # what it held is back, though nobody empties its socket
         wait_until(lambda: gauge(connector, "output_bytes") == 0)
         publisher.call(1, commands.Queue.Delete(queue="bounds-reader"), commands.Queue.DeleteOk)
+
+
+def large_header(channel_no: int, queue: str, size: int, body_bytes: int = 0) -> bytes:
+    """A publish up to its body; the header table takes so many bytes."""
+    properties = commands.Basic.Properties(headers={"note": "x" * size})
+    publish = frame.marshal(commands.Basic.Publish(exchange="", routing_key=queue), channel_no)
+    return publish + frame.marshal(header.ContentHeader(0, body_bytes, properties), channel_no)
+
+
+def test_headers_without_their_bodies_on_fifty_channels(connector: ConnectorProcess) -> None:
+    size = 120_000
+    with RawClient(connector.url) as client:
+        for channel_no in CHANNELS:
+            client.open_channel(channel_no)
+        for channel_no in CHANNELS:
+            client.send_bytes(large_header(channel_no, "nowhere", size, 10))
+        refused = [client.read() for _ in CHANNELS[17:]]  # so many are below 2 MiB
+        assert {(number, getattr(method, "reply_code", 0)) for number, method in refused} == {
+            (number, TOO_LARGE) for number in CHANNELS[17:]
+        }
+        assert 17 * size < gauge(connector, "partial_bytes") <= mark(connector, "client_bodies_size")
+
+
+def test_headers_in_a_queue_in_memory(connector: ConnectorProcess) -> None:
+    size = 100_000
+    with RawClient(connector.url) as client:
+        client.open_channel(1)
+        client.call(1, commands.Queue.Declare(queue="bounds-memory", exclusive=True), commands.Queue.DeclareOk)
+        client.send_bytes(large_header(1, "bounds-memory", size) * 10)
+        client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
+        assert gauge(connector, "memory_queues_bytes") > 10 * size
+        client.send_bytes(large_header(1, "bounds-memory", size))
+        client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
+        client.send_bytes(large_header(1, "bounds-memory", size))  # the first above the mark
+        assert client.read()[1].name == "Connection.Blocked"
 
 
 def test_gets_whose_answers_are_not_read(connector: ConnectorProcess) -> None:

@@ -1,4 +1,4 @@
-"""What one client can make the connector keep: methods in line, and answers that it does not read."""
+"""What one client can make the connector keep: headers, methods in line, and answers that it does not read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
+from connector.amqp import header as content_header
+from connector.amqp.wire import table_from_python
 from tests.support.dialogue import Content, Dialogue, connect
 from tests.support.world import World
 
@@ -134,3 +136,28 @@ def test_slow_methods_under_way_count_too(world: World, is_lost: bool) -> None:
         assert client.socket.is_reading()
         assert len(client.received()) == sent
     assert client.connection.queued.size == 0
+
+
+def test_headers_of_contents_in_part_count(world: World) -> None:
+    client = Dialogue(world, client_bodies_bytes=5 * LARGE).shake_hands(channels=CHANNELS)
+    header = content_header.build({}, table_from_python({"note": "x" * LARGE}))
+    for number in CHANNELS:
+        make = client.frames(number)
+        client.feed(make.method(commands.Basic.Publish, routing_key="q") + make.header(10, header))
+    refused = [(number, item.reply_code) for number, item in client.received()]
+    assert refused == [(number, 311) for number in CHANNELS[4:]]
+    assert world.arriving.size == 4 * len(header)
+    for number in CHANNELS[:4]:
+        client.feed(client.frames(number).body(bytes(10)))
+    assert world.arriving.size == 0
+
+
+def test_a_long_header_is_not_remembered(world: World) -> None:
+    client = connect(world)
+    client.publish(1, "nowhere", headers={"note": "x" * LARGE})
+    client.publish(1, "nowhere", headers={"note": "x" * LARGE})
+    assert world.counters.messages_received == 2
+    channel = client.connection._channels[1]
+    assert channel.checked_header == b""
+    client.publish(1, "nowhere", headers={"note": "x"})
+    assert channel.checked_header

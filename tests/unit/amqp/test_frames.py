@@ -360,7 +360,7 @@ def test_a_channel_discarded_in_the_middle_of_content_forgets_it() -> None:
     handler = RecordingHandler()
     reader = FrameReader(handler)
     reader.feed(PUBLISH + make.header(100) + make.body(bytes(50)))
-    assert reader.buffered_bytes == 50
+    assert reader.buffered_bytes == 50 + len(content_header.EMPTY)
     reader.discard_channel(1)
     assert reader.buffered_bytes == 0
     reader.feed(make.body(bytes(50)) + CHANNEL_CLOSE_OK)
@@ -502,7 +502,7 @@ def test_a_frame_that_comes_byte_by_byte_costs_its_size_once() -> None:
     for start in range(len(data) - 1):
         reader.feed(data[start : start + 1])
     assert handler.calls == []
-    assert reader.buffered_bytes == 131064 + 7
+    assert reader.buffered_bytes == 131064 + 7 + len(content_header.EMPTY)
     reader.feed(data[-1:])
     assert handler.calls == [published(bytes(131064))]
     assert reader.buffered_bytes == 0
@@ -514,6 +514,21 @@ def test_a_body_in_tiny_frames_costs_no_more_than_its_bytes() -> None:
     reader.feed(PUBLISH + make.header(20_000))
     for _ in range(19_999):
         reader.feed(make.body(b"x") + make.body(b""))
-    assert reader.buffered_bytes == 19_999
+    assert reader.buffered_bytes == 19_999 + len(content_header.EMPTY)
     reader.feed(make.body(b"x"))
     assert handler.calls == [published(b"x" * 20_000)]
+
+
+def test_the_header_of_a_content_in_part_counts() -> None:
+    reader = FrameReader(RecordingHandler(), 131072, 200_000)
+    header = content_header.build({}, {"note": ("S", bytes(1000))})
+    reader.feed(PUBLISH + make.header(10, header))
+    assert reader.buffered_bytes == len(header)
+    reader.feed(make.body(bytes(10)))
+    assert reader.buffered_bytes == 0
+
+
+def test_the_header_of_a_content_that_is_too_large_is_not_kept() -> None:
+    reader = FrameReader(RecordingHandler(), 131072, 1000)
+    reader.feed(PUBLISH + make.header(1001, content_header.build({}, {"note": ("S", bytes(1000))})))
+    assert reader.buffered_bytes == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from connector.amqp import header as content_header
 from connector.broker.early import MOST_UNREAD_BYTES, MOST_UNREAD_S
 from connector.broker.outbox import Submission, on_results
 from connector.broker.queue import StoredQueue
@@ -37,16 +38,16 @@ def consumer_of(queue: StoredQueue) -> Consumer:
     return consumer
 
 
-def publish(model: BrokerModel, *bodies: bytes) -> list[Submission]:
+def publish(model: BrokerModel, *bodies: bytes, header: bytes = b"\0\0") -> list[Submission]:
     """What is on its way to KubeMQ then."""
     for token, body in enumerate(bodies, 1):
-        model.vhost.publish("", "q", b"\0\0", body, Publisher(), token)
+        model.vhost.publish("", "q", header, body, Publisher(), token)
     return [submission for outbox in model.broker.outboxes for submission in outbox.take()]
 
 
-def store(model: BrokerModel, *bodies: bytes) -> None:
+def store(model: BrokerModel, *bodies: bytes, header: bytes = b"\0\0") -> None:
     """KubeMQ stores these, and no reader takes part."""
-    batch = publish(model, *bodies)
+    batch = publish(model, *bodies, header=header)
     for submission in batch:
         model.store.channel(submission.kubemq_channel).append(submission.message)
     on_results(batch, [""] * len(batch))
@@ -83,10 +84,16 @@ def test_nothing_goes_out_after_a_store_whose_result_is_unknown(model: BrokerMod
 
 
 def test_nothing_goes_out_while_much_is_unread(model: BrokerModel, queue: StoredQueue) -> None:
-    store(model, b"x" * (MOST_UNREAD_BYTES - 1))
+    store(model, b"x" * (MOST_UNREAD_BYTES - 3))  # and a header of two bytes
     store(model, b"22")
     assert len(consumer_of(queue).got) == 2
     assert queue.lease.mine_bytes >= MOST_UNREAD_BYTES - 1
+
+
+def test_headers_count(model: BrokerModel, queue: StoredQueue) -> None:
+    header = content_header.build({}, {"note": ("S", bytes(MOST_UNREAD_BYTES))})
+    store(model, b"x", header=header)
+    assert consumer_of(queue).bodies == [b"first"]
 
 
 def test_nothing_goes_out_while_something_is_unread_for_long(model: BrokerModel, queue: StoredQueue) -> None:

@@ -11,10 +11,13 @@ from connector.broker.memory_queue import MemoryQueue
 from connector.broker.outbox import OVERHEAD_BYTES
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 
+#: A body of one byte, and a header without properties.
+COST = 1 + 2 + OVERHEAD_BYTES
+
 
 @pytest.fixture
 def model() -> BrokerModel:
-    return BrokerModel(memory_limit_bytes=10 * (1 + OVERHEAD_BYTES))
+    return BrokerModel(memory_limit_bytes=10 * COST)
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def test_accepted_is_stored(model: BrokerModel, queue: MemoryQueue) -> None:
     assert model.vhost.publish("", "q", b"\0\0", b"1", receipt, 7) == 1
     assert receipt.stored == [7]
     assert queue.ready_count == 1
-    assert model.broker.memory_bytes == 1 + OVERHEAD_BYTES
+    assert model.broker.memory_bytes == COST
     assert model.store.channels == {}
 
 
@@ -45,6 +48,16 @@ def test_the_mark(model: BrokerModel, queue: MemoryQueue) -> None:
     assert len(receipt.stored) == 11
 
 
+def test_headers_count(model: BrokerModel, queue: MemoryQueue) -> None:
+    receipt = Publisher()
+    for token in (1, 2):
+        model.vhost.publish("", "q", bytes(6 * COST), b"", receipt, token)
+    assert (receipt.stored, [token for token, _ in receipt.refused]) == ([1], [2])
+    assert model.broker.memory_bytes == 6 * COST + OVERHEAD_BYTES
+    assert model.call(queue.purge).value == 1
+    assert model.broker.memory_bytes == 0
+
+
 def test_all_queues_share_the_mark(model: BrokerModel, queue: MemoryQueue) -> None:
     model.declare("other", auto_delete=True)
     receipt = Publisher()
@@ -52,7 +65,7 @@ def test_all_queues_share_the_mark(model: BrokerModel, queue: MemoryQueue) -> No
     model.publish("", "other", *[b"x"] * 6, receipt=receipt)
     assert len(receipt.refused) == 2
     model.delete("q")
-    assert model.broker.memory_bytes == 4 * (1 + OVERHEAD_BYTES)
+    assert model.broker.memory_bytes == 4 * COST
 
 
 def test_settled_frees_memory_once(model: BrokerModel, queue: MemoryQueue) -> None:
@@ -62,7 +75,7 @@ def test_settled_frees_memory_once(model: BrokerModel, queue: MemoryQueue) -> No
     queue.settle(consumer.got[0])
     queue.settle(consumer.got[0])
     assert (queue.unacked_count, queue.ready_count) == (1, 0)
-    assert model.broker.memory_bytes == 1 + OVERHEAD_BYTES
+    assert model.broker.memory_bytes == COST
 
 
 def test_requeue_goes_to_the_tail(model: BrokerModel, queue: MemoryQueue) -> None:
@@ -116,7 +129,7 @@ def test_purge(model: BrokerModel, queue: MemoryQueue) -> None:
     model.publish("", "q", b"1", b"2", b"3")
     model.consume("q", Consumer(1))
     assert model.call(queue.purge).value == 2
-    assert model.broker.memory_bytes == 1 + OVERHEAD_BYTES
+    assert model.broker.memory_bytes == COST
     assert model.call(queue.purge).value == 0
 
 

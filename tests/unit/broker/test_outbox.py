@@ -8,6 +8,7 @@ from connector.broker.message import Message
 from connector.broker.outbox import (
     BATCH_BYTES,
     BATCH_COUNT,
+    HEADER_FACTOR,
     OVERHEAD_BYTES,
     Outbox,
     Submission,
@@ -49,11 +50,18 @@ def outbox(wakes: Wakes) -> Outbox:
     return Outbox(wakes)
 
 
-def submit(outbox: Outbox, queue: StoredQueue, receipt: Publisher, *tokens: int, body: bytes = b"x") -> None:
+def submit(
+    outbox: Outbox,
+    queue: StoredQueue,
+    receipt: Publisher,
+    *tokens: int,
+    body: bytes = b"x",
+    header: bytes = b"\0\0",
+) -> None:
     """Hand in one copy per token, as the queue does."""
     queue._outbox = outbox
     for token in tokens:
-        queue.publish(Message("", "q", b"\0\0", body), receipt, token)
+        queue.publish(Message("", "q", header, body), receipt, token)
 
 
 def tokens(batch: list[Submission]) -> list[int]:
@@ -64,7 +72,7 @@ def test_order_and_one_wake(outbox: Outbox, queue: StoredQueue, wakes: Wakes) ->
     submit(outbox, queue, Publisher(), 1, 2, 3)
     assert wakes.count == 1
     assert len(outbox) == 3
-    assert outbox.size_bytes == 3 * (1 + OVERHEAD_BYTES)
+    assert outbox.size_bytes == 3 * (1 + 2 * HEADER_FACTOR + OVERHEAD_BYTES)
     assert tokens(outbox.take()) == [1, 2, 3]
     assert (len(outbox), outbox.size_bytes) == (0, 0)
     assert outbox.take() == []
@@ -90,6 +98,20 @@ def test_a_message_over_the_limit_goes_alone(outbox: Outbox, queue: StoredQueue)
     submit(outbox, queue, Publisher(), 1)
     submit(outbox, queue, Publisher(), 2, 3, body=large)
     assert [tokens(outbox.take()) for _ in range(3)] == [[1], [2], [3]]
+
+
+def test_headers_count_in_batches_and_in_what_waits(outbox: Outbox, queue: StoredQueue) -> None:
+    header = bytes(BATCH_BYTES // (3 * HEADER_FACTOR))
+    submit(outbox, queue, Publisher(), 1, 2, 3, 4, header=header)
+    waiting = outbox.size_bytes
+    assert waiting > 4 * HEADER_FACTOR * len(header)
+    batch = outbox.take()
+    assert tokens(batch) == [1, 2]
+    assert outbox.size_bytes == waiting // 2
+    outbox.put_back(batch)
+    assert outbox.size_bytes == waiting
+    assert [tokens(outbox.take()) for _ in range(2)] == [[1, 2], [3, 4]]
+    assert outbox.size_bytes == 0
 
 
 def test_copies_for_a_deleted_queue_are_answered_and_left_out(outbox: Outbox, queue: StoredQueue) -> None:
