@@ -71,7 +71,7 @@ class Outbox:
     def take_held(self, queue: StoredQueue) -> list[Submission]:
         """What waits for a held queue, in order: it is not going to be stored."""
         batch = list(self._aside.pop(queue, ()))
-        self.size_bytes -= sum(len(submission.message.body) + OVERHEAD_BYTES for submission in batch)
+        self.size_bytes -= sum(submission.cost for submission in batch)
         return batch
 
     def waiting_of(self, queue: StoredQueue) -> int:

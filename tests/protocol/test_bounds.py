@@ -68,7 +68,7 @@ def test_gets_wait_for_a_client_that_does_not_read(
     assert sorted(content.body[:3] for content in found) == [b"%03d" % number for number in CHANNELS]
     assert not any(content.method.redelivered for content in found)
     assert client.socket.is_reading()
-    assert client.connection.unacked_count == (0 if no_ack else len(CHANNELS))
+    assert client.connection.unfinished_count == (0 if no_ack else len(CHANNELS))
 
 
 def test_gets_on_one_channel_stay_in_their_order(world: World, full_queue: str) -> None:
