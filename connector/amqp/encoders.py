@@ -101,6 +101,11 @@ def encode_return(
     return method + _encode_content(channel_no, header, body, frame_max)
 
 
+def header_frame_bytes(header: bytes) -> int:
+    """Size of the frame that a content header goes out in."""
+    return len(header) + _CONTENT.size + 1
+
+
 def _encode_content(channel_no: int, header: bytes, body: bytes, frame_max: int) -> bytes:
     """Encode the header frame and the body frames."""
     size = len(body)

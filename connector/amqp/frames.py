@@ -33,6 +33,7 @@ from connector.amqp.encoders import (
     encode_method,
     encode_nack,
     encode_return,
+    header_frame_bytes,
 )
 from connector.amqp.errors import AmqpError
 from connector.amqp.reply_codes import ReplyCode
@@ -49,6 +50,7 @@ __all__ = [
     "encode_method",
     "encode_nack",
     "encode_return",
+    "header_frame_bytes",
 ]
 
 #: What a client may send before the tuning (PC-21).

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from pamqp import commands
 
 from connector.amqp.errors import AmqpError
-from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok
+from connector.amqp.frames import GET_EMPTY, DeliverEncoder, encode_get_ok, header_frame_bytes
 from connector.amqp.header_edits import with_number
 from connector.amqp.methods import build
 from connector.amqp.reply_codes import ReplyCode
@@ -109,7 +109,7 @@ class Consumer:
         if redelivered:
             counters.redelivered += 1
             if message.delivery_count:
-                header = with_number(header, DELIVERY_COUNT, message.delivery_count)
+                header = _counted(message, self._frame_max)
         self._output.put(
             self._encode(
                 tag,
@@ -355,6 +355,15 @@ def _get_later(channel: Channel, name: str, *, no_ack: bool) -> None:
     channel.output.when_read(channel.wait(lambda _: on_basic_get(channel, name, no_ack), is_bounded=False))
 
 
+def _counted(message: Message, frame_max: int) -> bytes:
+    """The header with the count of deliveries, where it fits into one frame with that; 0 for no limit.
+
+    A client may end its connection over a larger frame, and would for ever: the message comes back then.
+    """
+    header = with_number(message.header, DELIVERY_COUNT, message.delivery_count)
+    return header if not frame_max or header_frame_bytes(header) <= frame_max else message.header
+
+
 def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *, no_ack: bool) -> None:
     counters = channel.counters
     if no_ack:
@@ -369,7 +378,7 @@ def _send(channel: Channel, queue: Queue, message: Message, ready_count: int, *,
     if message.redelivered:
         counters.redelivered += 1
         if message.delivery_count:
-            header = with_number(header, DELIVERY_COUNT, message.delivery_count)
+            header = _counted(message, channel.connection.frame_max)
     channel.output.put(
         encode_get_ok(
             channel.number,

@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 
 from connector.amqp import header as content_header
+from connector.amqp.frames import header_frame_bytes
 from connector.amqp.wire import table_from_python
 from tests.support.consuming import bodies, fill, number_of, rest, tags_of
 from tests.support.dialogue import Dialogue, connect, spec
@@ -214,6 +215,29 @@ def test_redeliveries_are_counted(client: Dialogue, fields: dict[str, Any], head
     client.world.advance(0.25)
     content = client.get(queue, 2)
     assert content_header.parse(content.header).headers()["x-delivery-count"] == ("l", 5)
+
+
+@spec("4.2.3", "A peer MUST NOT send frames larger than the agreed-upon size.")
+@pytest.mark.parametrize(("room", "is_counted"), [(26, True), (25, False), (0, False), (-1, False)])
+def test_the_count_is_left_out_where_its_frame_would_be_too_large(
+    client: Dialogue, room: int, is_counted: bool
+) -> None:
+    queue = client.declare()
+    bare = content_header.build({}, table_from_python({"a": ""}))
+    client.publish(2, queue, headers={"a": "x" * (client.frame_max - 20 - len(bare) - room)})
+    header = client.get(queue).header
+    assert header_frame_bytes(header) == client.frame_max - room
+    client.send(1, commands.Basic.Nack, delivery_tag=1, requeue=True)
+    client.world.advance(0.25)
+    client.consume(queue)
+    (content,) = client.deliveries()
+    client.call(1, commands.Basic.Cancel, consumer_tag="t")
+    client.send(1, commands.Basic.Reject, delivery_tag=2, requeue=True)
+    client.world.advance(0.25)
+    for again in (content, client.get(queue)):
+        assert again.method.redelivered
+        assert ("x-delivery-count" in content_header.parse(again.header).headers()) is is_counted
+        assert header_frame_bytes(again.header) <= max(client.frame_max, header_frame_bytes(header))
 
 
 # --------------------------------------------------------------------------------------------- acknowledgement timeout
