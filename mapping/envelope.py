@@ -56,9 +56,21 @@ _UNUSED_FLAG = 0x02  # of the flags' low octet: ignored by all, but it is one of
 
 
 class Envelope:
-    """What an envelope says; shared between equal envelopes, so read-only."""
+    """What an envelope says; shared between equal envelopes, so read-only.
 
-    __slots__ = ("deadline_ms", "delivery_count", "exchange", "header", "published_ms", "redelivered", "routing_key")
+    ``text_bytes`` is the size of the Metadata it was read from: JSON may take many times what the header does.
+    """
+
+    __slots__ = (
+        "deadline_ms",
+        "delivery_count",
+        "exchange",
+        "header",
+        "published_ms",
+        "redelivered",
+        "routing_key",
+        "text_bytes",
+    )
 
     def __init__(
         self,
@@ -69,6 +81,7 @@ class Envelope:
         delivery_count: int = 0,
         published_ms: int = 0,
         deadline_ms: int = 0,
+        text_bytes: int = 0,
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
@@ -77,6 +90,7 @@ class Envelope:
         self.delivery_count = delivery_count
         self.published_ms = published_ms
         self.deadline_ms = deadline_ms
+        self.text_bytes = text_bytes
 
 
 # ------------------------------------------------------------------------------------------------------- writing
@@ -251,8 +265,9 @@ def _read(metadata: str) -> Envelope | None:
     if end != len(metadata) and metadata[end:].strip():
         return None
     header = _header(document)
+    text_bytes = len(metadata) if metadata.isascii() else len(metadata.encode("utf-8", "surrogatepass"))
     if "r" not in document and "n" not in document and "t" not in document and "e" not in document:
-        return Envelope(exchange, routing_key, header)
+        return Envelope(exchange, routing_key, header, text_bytes=text_bytes)
     return Envelope(
         exchange,
         routing_key,
@@ -261,6 +276,7 @@ def _read(metadata: str) -> Envelope | None:
         _number(document.get("n")),
         _number(document.get("t")),
         _number(document.get("e")),
+        text_bytes,
     )
 
 

@@ -38,8 +38,8 @@ LATE_S = 30.0
 
 
 def _cost(message: Message) -> int:
-    """Bytes of one message, for the caps."""
-    return len(message.body) + HEADER_FACTOR * len(message.header) + MESSAGE_BYTES
+    """Bytes of one message, for the caps; what was not read has no envelope yet."""
+    return len(message.body) + (message.envelope_bytes or HEADER_FACTOR * len(message.header)) + MESSAGE_BYTES
 
 
 class Holdings:
@@ -311,6 +311,16 @@ class Holdings:
         self.reread_count += relinked
         return size, again
 
+    def is_in_line(self, messages: list[Message]) -> bool:
+        """Whether an answer has all that is mine, and goes on where reading stopped."""
+        there = {message.sequence for message in messages}
+        mine = (*self.held, *self.moving, *self.settled, *(message.sequence for message in self.ready))
+        if not there.issuperset(mine):
+            return False
+        read_upto = self.counts.highest_read
+        new = sum(sequence > read_upto for sequence in there)
+        return not new or messages[-1].sequence - read_upto == new
+
     def _may_be_inherited(self, sequence: int) -> bool:
         """Whether an earlier life may have stored the message, and twice; its last requests may arrive late."""
         if sequence <= self.inherited_upto:
@@ -419,6 +429,7 @@ class Holdings:
             known = waiting.pop(message_id, None)
             if known is not None:
                 known.sequence, known.kubemq_channel = sequence, message.kubemq_channel
+                known.envelope_bytes = message.envelope_bytes
                 pile[sequence] = known
                 self.highest_delivered = max(self.highest_delivered, sequence)
                 return True

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
 from connector.broker.holdings import MAX_ANSWER_BYTES, Holdings
 from connector.broker.pacing import ACK_DELAY_S, Pacing
-from connector.broker.sharing import Sharing
+from connector.broker.sharing import LOST, Sharing
 from connector.broker.steps import NOT_AT_ALL, WAIT, Step, StepKind
+from connector.broker.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,9 +41,6 @@ PROOF_DELAY_S = 1.0
 #: First and longest pause after a short answer or a lost link.
 BACK_OFF_S = 0.01
 MAX_BACK_OFF_S = 1.0
-#: A stream keeps all it handed out in the server's memory until it is cancelled: renew it after this much.
-RECYCLE_BYTES = 8_000_000
-RECYCLE_GETS = 1000
 
 
 class State(Enum):
@@ -64,6 +62,7 @@ class Event(Enum):
     FULL = "the answer has all that was asked"
     SHORT = "the answer has less, or nothing"
     LOST = "the stream or the link is gone, or the Get was refused"
+    LATE = "the answer was given back: something may come before it"
 
 
 class Lease(Holdings):
@@ -104,8 +103,9 @@ class Lease(Holdings):
         self._asked = self._relinking = self._linked_upto = 0
         self._everything: int | None = None
         self._is_counted = True
-        self._has_left_some = self._is_dry = False
-        self._stream_bytes = self._stream_gets = 0
+        self._has_left_some = False
+        self.is_dry = False  #: nothing can be had at the moment, though it is counted
+        self.streams = Streams()
 
     def takes_early(self) -> bool:
         """Whether the next message stored may be handed out before it is read: all that is unread has been.
@@ -136,7 +136,7 @@ class Lease(Holdings):
         if self.is_doubtful or self.ready:
             return False
         if self.state is State.RECOVERING:
-            return self._is_dry
+            return self.is_dry
         return self.is_at_rest and (self.backlog == 0 or self.is_full)
 
     @property
@@ -168,7 +168,7 @@ class Lease(Holdings):
 
     def begin_snapshot(self) -> Snapshot:
         """Note the counters at the start of a QueuesInfo call."""
-        return self.counts.begin_snapshot(self._is_quiet(), self.transaction_id)
+        return self.counts.begin_snapshot(self._is_quiet(), self._open_as)
 
     def on_snapshot(
         self, waiting: int, began: Snapshot, last_sequence: int | None = None, subscribers: int = 0
@@ -191,7 +191,7 @@ class Lease(Holdings):
         counts.known_at = self._now()
         self.early.on_counted(counts.count)
         self._check_purged()
-        is_changed = self.sharing.on_count(subscribers, began.transaction_id, self.transaction_id, counts.known_at)
+        is_changed = self.sharing.on_count(subscribers, began.transaction_id, self._open_as, counts.known_at)
         if self.sharing.is_certain and self.transaction_id and not counts.withheld:
             self._suspect()
         elif subscribers == 1 and self.transaction_id and self.transaction_id == began.transaction_id:
@@ -222,9 +222,15 @@ class Lease(Holdings):
         """True while the open transaction may not end: what is held would go to somebody else (point 11)."""
         return self.sharing.is_on and bool(self.transaction_id) and bool(self.held or self.moving)
 
+    @property
+    def _open_as(self) -> str:
+        """The open transaction, for counts of subscribers."""
+        return LOST if self.streams.has_remains else self.transaction_id
+
     def doubt(self) -> None:
         """The server was restarted: where something was open it may withhold messages (point 12)."""
         self.may_withhold = True
+        self.streams.clear()
         self._recover_at = 0.0
         if self.state is not State.IDLE or self.mine_count or self.sent or self.counts.count:
             self.is_doubtful = True
@@ -275,11 +281,11 @@ class Lease(Holdings):
         return self._new_cap > 0 and self._mine_bytes + self._average_bytes <= MAX_ANSWER_BYTES
 
     def _choose_idle(self) -> Step:
-        if self.mine_count:
-            return Step(StepKind.REFILL)
         now, read_at = self._now(), self._read_at()
-        if read_at <= now:  # never read what was not counted: point 10 needs it
-            return self._refill() if self.counts.known_at > NEVER else Step(StepKind.RECOVER)
+        if self.mine_count or read_at <= now:  # never read what was not counted: point 10 needs it
+            if self.streams.has_remains or self.counts.known_at == NEVER:
+                return Step(StepKind.RECOVER)
+            return Step(StepKind.REFILL) if self.mine_count else self._refill()
         if self._proofs.has_waiters:
             return Step(StepKind.BARRIER)
         if self.sent:
@@ -449,10 +455,9 @@ class Lease(Holdings):
 
     def note_sizes(self, messages: list[Message]) -> None:
         """An answer that is not filed: its sizes count."""
-        self._stream_gets += 1
+        size = self.cost_of(messages)
+        self.streams.on_get(size)
         if messages:
-            size = self.cost_of(messages)
-            self._stream_bytes += size
             self._average_bytes = max(self._average_bytes, size / len(messages))
 
     def linked_sequences(self) -> list[int]:
@@ -465,15 +470,6 @@ class Lease(Holdings):
     def is_filled(self) -> bool:
         """The open transaction has no room for more messages."""
         return len(self.linked_sequences()) >= self._asked
-
-    @property
-    def is_recycle_due(self) -> bool:
-        """The stream has handed out enough: renew it before the next Get (point 14)."""
-        return self._stream_bytes >= RECYCLE_BYTES or self._stream_gets >= RECYCLE_GETS
-
-    def stream_renewed(self) -> None:
-        """A new stream is used from now on."""
-        self._stream_bytes = self._stream_gets = 0
 
     def on_event(self, event: Event) -> None:
         """Move by the transition table; raises KeyError for what cannot happen in this state."""
@@ -506,12 +502,11 @@ class Lease(Holdings):
         now = self._now()
         messages = answer.messages
         self.get_count += 1
-        self._stream_gets += 1
         self.transaction_id = answer.transaction_id
         self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
         size, again = self._file(messages, self._is_counted)
-        self._stream_bytes += size
+        self.streams.on_get(size)
         self._pacing.end(now, again, size)
         self._linked_upto = messages[-1].sequence if messages else 0
         if self._link_cap < UNBOUNDED:
@@ -556,7 +551,7 @@ class Lease(Holdings):
     def _note_short(self) -> None:
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
-        self._is_dry = not self.ready
+        self.is_dry = not self.ready
         self.counts.on_short()
         self.early.limit(0)
         self._suspect()
@@ -565,8 +560,9 @@ class Lease(Holdings):
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self._note_closed()
-        self._is_dry = False
+        self.is_dry = False
         self._settle_again(self._proofs.take_back())
+        self.streams.lose(self._now())
         self._back_off()
 
     def _back_off(self) -> None:
@@ -593,6 +589,7 @@ _TRANSITIONS: dict[tuple[State, Event], tuple[Callable[[Lease], None] | None, St
     (State.GETTING, Event.FULL): (Lease._note_full, State.OPEN),  # noqa: SLF001
     (State.GETTING, Event.SHORT): (Lease._note_short, State.RECOVERING),  # noqa: SLF001
     (State.GETTING, Event.LOST): (Lease._note_lost, State.RECOVERING),  # noqa: SLF001
+    (State.GETTING, Event.LATE): (Lease._back_off, State.RECOVERING),  # noqa: SLF001
     (State.RECOVERING, Event.CLOSED): (Lease._note_closed, State.RECOVERING),  # noqa: SLF001
     (State.RECOVERING, Event.GET_SENT): (None, State.GETTING),
     (State.RECOVERING, Event.REST): (Lease._note_rest, State.IDLE),  # noqa: SLF001

@@ -13,11 +13,13 @@ class Message:
     ``header`` is the AMQP content header from the property flags on (no class, weight or size).  ``sequence`` is
     the KubeMQ Sequence inside ``kubemq_channel`` (0 while the message was never stored), ``message_id`` the KubeMQ
     MessageID, unique per stored copy (KI-05).  ``delivery_count`` counts earlier failed deliveries (requeues).
+    ``envelope_bytes`` is what all but the body takes in KubeMQ, as read there (0: not known).
     """
 
     __slots__ = (
         "body",
         "delivery_count",
+        "envelope_bytes",
         "exchange",
         "header",
         "kubemq_channel",
@@ -38,6 +40,7 @@ class Message:
         kubemq_channel: str = "",
         redelivered: bool = False,
         delivery_count: int = 0,
+        envelope_bytes: int = 0,
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
@@ -48,3 +51,4 @@ class Message:
         self.kubemq_channel = kubemq_channel
         self.redelivered = redelivered
         self.delivery_count = delivery_count
+        self.envelope_bytes = envelope_bytes

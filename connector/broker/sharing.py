@@ -10,6 +10,8 @@ from __future__ import annotations
 
 #: Without any sign of somebody else for so long, nobody is there (who polls has nothing open between two polls).
 FORGET_S = 10.0
+#: Stands for the open transaction while that of a lost stream of ours may be open too: it would be taken for another's.
+LOST = "lost"
 
 
 class Sharing:
@@ -27,6 +29,8 @@ class Sharing:
         Two may be a moment's overlap of ours where it was not the same one all the time: it is only suspected then.
         Returns whether the verdict has changed.
         """
+        if LOST in (began_with, ended_with):
+            return False
         before = (self.is_on, self.is_certain)
         is_same = began_with == ended_with
         if subscribers > 1:

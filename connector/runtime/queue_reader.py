@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from connector.broker.broker import Broker
-    from connector.broker.ports import ChannelInfo, QueueStore, QueueStream
+    from connector.broker.ports import Answer, ChannelInfo, QueueStore, QueueStream
     from connector.broker.sources import Source
     from connector.broker.steps import Step
 
@@ -156,7 +156,7 @@ class QueueReader:
     def _open_stream(self) -> QueueStream:
         if self._stream is None:
             self._stream = self._store.open_stream()
-            self._lease.stream_renewed()
+            self._lease.streams.renew()
         return self._stream
 
     # ------------------------------------------------------------------ steps
@@ -187,7 +187,7 @@ class QueueReader:
         lease = self._lease
         await self._end_transaction()
         lease.on_event(Event.CLOSED)
-        if lease.is_recycle_due and self._stream is not None:
+        if lease.streams.is_worn and self._stream is not None:
             await self._prove(self._stream)
             self._drop_stream()
         await self._get(lease.get_size())
@@ -210,8 +210,10 @@ class QueueReader:
         if lease.sent:  # what is on its way would still be counted
             await self._prove(self._open_stream())
         began = lease.begin_snapshot()
-        rows = await self._snapshot()
-        await self._get(lease.recover_size(self._broker.count(self._source, began, rows)))
+        waiting = self._broker.count(self._source, began, await self._snapshot())
+        if waiting == 0 or lease.sharing.is_certain or lease.counts.withheld:
+            lease.streams.clear()  # others who read, and a dead server's self, could not be told from a lost stream
+        await self._get(lease.recover_size(waiting))
 
     async def _get(self, size: int) -> None:
         lease = self._lease
@@ -227,9 +229,37 @@ class QueueReader:
         if answer.error:
             self._broker.counters.kubemq_errors += 1
             raise StoreError(answer.error)
+        if lease.streams.is_in_doubt and not await self._is_next(answer):
+            await self._return(stream, answer)
+            return
         if answer.oldest_at:
             lease.note_oldest(self._broker.clock() - (time.time() - answer.oldest_at))
         is_proven = lease.on_answer(answer)
+        self._broker.mark_dirty(self._queue)
+        self._settle()
+        if not is_proven:
+            raise StoreError(REFUSED)
+
+    async def _is_next(self, answer: Answer) -> bool:
+        """Whether nothing can come before this answer that a lost stream had."""
+        lease, streams = self._lease, self._lease.streams
+        if streams.has_remains:
+            looked = self._broker.look(self._source, await self._snapshot())
+            # with nothing to give, KubeMQ has closed ours: the count says nothing then
+            subscribers = looked.subscribers if answer.messages else 0
+            if not streams.on_count(subscribers, looked.last_sequence, self._broker.clock()):
+                return False
+        return streams.takes(answer.messages, lease.is_in_line(answer.messages))
+
+    async def _return(self, stream: QueueStream, answer: Answer) -> None:
+        """Give it back, to be read again soon; not on this stream, which keeps what it has handed out."""
+        lease = self._lease
+        await stream.close_transaction(answer.transaction_id)
+        failed = await stream.barrier()
+        self._drop_stream()
+        is_proven = lease.on_proof([*answer.failed_acks, *failed])
+        lease.on_event(Event.LATE)
+        lease.is_dry = not answer.messages and not lease.ready
         self._broker.mark_dirty(self._queue)
         self._settle()
         if not is_proven:

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.lease_model import LeaseModel
 
 small = st.integers(0, 3)
+#: What a server, and the queue, may be like.
+STARTS = ("is_lazy", "hides_parked", "is_slow", "in_place")
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -19,9 +21,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     is_shared = False
 
-    @initialize(is_lazy=st.booleans(), hides_parked=st.booleans(), is_counted=st.booleans(), in_place=st.booleans())
-    def start(self, is_lazy: bool, hides_parked: bool, is_counted: bool, in_place: bool) -> None:
-        self.model = LeaseModel(is_lazy=is_lazy, hides_parked=hides_parked, is_shared=self.is_shared, in_place=in_place)
+    @initialize(is_counted=st.booleans(), start=st.fixed_dictionaries(dict.fromkeys(STARTS, st.booleans())))
+    def start(self, is_counted: bool, start: dict[str, bool]) -> None:
+        self.model = LeaseModel(is_shared=self.is_shared, **start)
         if is_counted:
             self.model.begin_count()
             self.model.end_count()
@@ -56,7 +58,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def deadline(self) -> None:
         self.model.deadline()
 
-    @rule(seconds=st.sampled_from([0.001, 0.01, 0.03, 0.1, 0.2, 1.0]))
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.03, 0.1, 0.2, 1.0, 11.0]))
     def tick(self, seconds: float) -> None:
         self.model.tick(seconds)
 

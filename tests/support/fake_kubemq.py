@@ -10,7 +10,8 @@ where the test lets it: every request has a *pause* before the server has seen i
   transaction.  A partial AckRange pulls further messages into the transaction, unseen.
 - AckRange of everything seen closes the transaction (not while something is parked in it unseen, as ``hides_parked``
   says); one unknown Sequence ends it with an error, which is told with the next answer.
-- A cancelled stream gives everything back at once; a broken one may linger until the server notices.
+- A cancelled stream gives everything back at once, or soon, where the server ``is_slow``; a broken one may linger until
+  the server notices.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class FakeChannel:
         self.open: list[FakeTransaction] = []
         self.get_count = self.short_count = 0
         self.hidden_gets = 0  #: so many Gets find nothing yet, though it is counted
+        self.out_of_turn = 0  #: the next Get begins with what comes after so many
 
     def append(self, message: Message) -> int:
         """Store a copy at the tail; returns its Sequence."""
@@ -116,7 +118,8 @@ class FakeChannel:
         self.get_count += 1
         messages = []
         hidden, self.hidden_gets = self.hidden_gets > 0, max(0, self.hidden_gets - 1)
-        for sequence in () if hidden else self.available()[: transaction.capacity]:
+        skipped, self.out_of_turn = self.out_of_turn, 0
+        for sequence in () if hidden else self.available()[skipped:][: transaction.capacity]:
             self.last_handed = max(self.last_handed, sequence)
             stored = self.stored[sequence]
             if stored.expired:
@@ -306,7 +309,10 @@ class FakeStream:
             self.is_gone = True
             self._waiting.clear()
             self._store.streams.remove(self)
-            self.notice()
+            if self._store.is_slow:
+                self._store.closing.append(self)
+            else:
+                self.notice()
 
 
 class FakeLane:
@@ -352,9 +358,12 @@ class FakeLane:
 class FakeKubeMQ:
     """``ports.QueueStore``; everything a test wants to know or break is an attribute."""
 
-    def __init__(self, pause: Pause = no_pause, *, is_lazy: bool = False, hides_parked: bool = False) -> None:
+    def __init__(
+        self, pause: Pause = no_pause, *, is_lazy: bool = False, hides_parked: bool = False, is_slow: bool = False
+    ) -> None:
         self.pause = pause
         self.is_lazy = is_lazy
+        self.is_slow = is_slow
         self.hides_parked = hides_parked
         self.is_up = True
         self.limit_bytes = 100_000_000
@@ -365,6 +374,7 @@ class FakeKubeMQ:
         self.channels: dict[str, FakeChannel] = {}
         self.streams: list[FakeStream] = []
         self.lingering: list[FakeStream] = []
+        self.closing: list[FakeStream] = []
         self.lanes: list[FakeLane] = []
         self.batch_sizes: list[int] = []
         self.last_transaction = 0
@@ -434,6 +444,7 @@ class FakeKubeMQ:
         """Every stream and lane is lost; what is unacknowledged is back."""
         for stream in list(self.streams):
             stream.lose()
+        self.take_back()
         for lane in self.lanes:
             lane.lose()
 
@@ -453,8 +464,15 @@ class FakeKubeMQ:
         for transaction in zombies:
             transaction.close()
 
+    def take_back(self) -> None:
+        """The server has come to close what was open on streams that are gone."""
+        closing, self.closing = self.closing, []
+        for stream in closing:
+            stream.notice()
+
     def notice(self) -> None:
         """The server sees all half-open links."""
+        self.take_back()
         lingering, self.lingering = self.lingering, []
         for stream in lingering:
             stream.notice()

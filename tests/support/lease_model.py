@@ -14,10 +14,11 @@ from typing import Any, cast
 
 from connector.broker.backlog import NEVER
 from connector.broker.broker import Broker
-from connector.broker.lease import RECYCLE_GETS, Lease, State
+from connector.broker.lease import Lease, State
 from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results, on_unknown
 from connector.broker.ports import StoreError
+from connector.broker.streams import RECYCLE_GETS
 from connector.broker.topology import QueueRecord
 from tests.support.broker_model import Publisher, Settings
 from tests.support.driven import Driven, DrivenReader, pause
@@ -91,11 +92,9 @@ class LeaseModel:
     stores); ``is_ordered``: nothing was put back in place after later ones were delivered.
     """
 
-    def __init__(
-        self, *, is_lazy: bool = False, hides_parked: bool = False, is_shared: bool = False, in_place: bool = False
-    ) -> None:
+    def __init__(self, *, is_shared: bool = False, in_place: bool = False, **server: bool) -> None:
         self.now = 1000.0
-        self.store = FakeKubeMQ(pause, is_lazy=is_lazy, hides_parked=hides_parked)
+        self.store = FakeKubeMQ(pause, **server)
         self.items: dict[int, Item] = {}
         self.consumers: list[Consumer] = []
         self.gone: list[Consumer] = []
@@ -364,7 +363,7 @@ class LeaseModel:
 
     def age_stream(self) -> None:
         """The stream has served so much that it is to be renewed."""
-        self.lease._stream_gets = RECYCLE_GETS
+        self.lease.streams._gets = RECYCLE_GETS
 
     def begin_count(self) -> None:
         """A shared QueuesInfo call begins; its numbers are of this moment."""
@@ -375,13 +374,12 @@ class LeaseModel:
         """The oldest call is answered."""
         asked, began, rows = self.began.pop(0)
         self.broker.on_snapshot(began, rows)
-        for done in asked:
-            done()
-        self.settle()
+        self.deadline(asked)
 
-    def deadline(self) -> None:
-        """Who asked for counts goes on without."""
-        asked, self.asked = self.asked, []
+    def deadline(self, asked: list[Callable[[], None]] | None = None) -> None:
+        """Who asked for counts goes on without; or these."""
+        if asked is None:
+            asked, self.asked = self.asked, []
         for done in asked:
             done()
         self.settle()
@@ -389,6 +387,8 @@ class LeaseModel:
     def tick(self, seconds: float) -> None:
         """Time passes."""
         self.now += seconds
+        if seconds >= 0.2:  # a slow server is through with what it had to do
+            self.store.take_back()
         due = [action for at, action in self.timers if at <= self.now]
         self.timers = [timer for timer in self.timers if timer[0] > self.now]
         for action in due:
@@ -477,6 +477,7 @@ class LeaseModel:
         self.run.close()
         for stream in list(self.store.streams):
             stream.cancel()
+        self.store.take_back()
         self.lane, self.batch = None, []
         copies = Counter(stored.message.body for stored in self.channel.stored.values())
         for item in self.items.values():
@@ -520,7 +521,7 @@ class LeaseModel:
             assert transaction.unacked == mine
         elif lease.state is State.IDLE:
             assert not mine, "held without a transaction"
-            assert not [t for t in self.channel.open if not self.store.lingering], "a transaction was left open"
+            assert not self.channel.open or self.store.lingering or self.store.closing, "a transaction was left open"
         elif transaction is not None:
             assert not transaction.unacked.items() - mine.items(), "handed out and forgotten"
         if self.is_exact and lease.state is not State.RECOVERING and self.lane is None and self._has_link():

@@ -161,6 +161,7 @@ def messages_of(kubemq_channel: str, stored_messages: Iterable[pb.QueueMessage])
                 kubemq_channel,
                 envelope.redelivered,
                 envelope.delivery_count,
+                envelope.text_bytes,
             )
         )
     if not is_ordered:

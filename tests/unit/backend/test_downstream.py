@@ -146,6 +146,14 @@ def test_a_message_with_an_envelope() -> None:
     assert (message.kubemq_channel, message.redelivered, message.delivery_count) == ("amqp.default.q", True, 3)
 
 
+@pytest.mark.parametrize("key", ["a.b", "\0" * 255, "ä\0" * 80, "\u20ac" * 85])
+def test_the_size_of_its_envelope_is_known(key: str) -> None:
+    metadata = encode("orders", key, HEADER)
+    for _ in range(2):  # remembered, too
+        (message,) = messages_of("amqp.default.q", [stored(9, metadata, Body=b"body")])
+        assert message.envelope_bytes == len(metadata.encode())
+
+
 @pytest.mark.parametrize("metadata", ["", "note", "{}", '{"v":1', "null", "[1]"])
 def test_a_native_message(metadata: str) -> None:
     (message,) = messages_of("amqp.default.q%2fx", [stored(9, metadata, Body=b"b", Tags={"k": "v"})])

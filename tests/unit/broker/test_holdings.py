@@ -17,6 +17,25 @@ RECOVER = StepKind.RECOVER
 BARRIER = StepKind.BARRIER
 
 
+# --------------------------------------------------------------------------------------------- what it costs
+def test_a_message_costs_what_its_envelope_takes_where_that_is_known() -> None:
+    bench = Bench(2)
+    bench.credit = 2
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.get_size()
+    bench.lease.on_event(Event.GET_SENT)
+    small, large = message(1), message(2)
+    large.envelope_bytes = 720_000
+    bench.lease.on_answer(Answer("t", [small, large]))
+    assert bench.lease.mine_bytes == bench.lease.cost_of([small, large]) == 1 + 4 + 512 + 1 + 720_000 + 512
+    bench.deliver()
+    for held in (small, large):
+        bench.lease.settle(held)
+    bench.send_acks()
+    assert bench.lease.on_proof(())
+    assert bench.lease.mine_bytes == 0
+
+
 # --------------------------------------------------------------------------------------------- coming back
 def test_held_is_linked_not_delivered_again() -> None:
     bench = Bench(2)

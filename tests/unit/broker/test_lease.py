@@ -13,8 +13,6 @@ from connector.broker.lease import (
     MAX_BACK_OFF_S,
     MAX_NEW,
     PROOF_DELAY_S,
-    RECYCLE_BYTES,
-    RECYCLE_GETS,
     WORTH_BYTES,
     Event,
     Lease,
@@ -47,6 +45,7 @@ EXPECTED = {
     (State.GETTING, Event.FULL): State.OPEN,
     (State.GETTING, Event.SHORT): State.RECOVERING,
     (State.GETTING, Event.LOST): State.RECOVERING,
+    (State.GETTING, Event.LATE): State.RECOVERING,
     (State.RECOVERING, Event.CLOSED): State.RECOVERING,
     (State.RECOVERING, Event.GET_SENT): State.GETTING,
     (State.RECOVERING, Event.REST): State.IDLE,
@@ -67,7 +66,7 @@ def test_every_state_and_event(state: State, event: Event) -> None:
         return
     lease.on_event(event)
     assert lease.state is EXPECTED[state, event]
-    keeps = event in {Event.GET_SENT, Event.FULL, Event.SHORT}
+    keeps = event in {Event.GET_SENT, Event.FULL, Event.SHORT, Event.LATE}
     assert lease.transaction_id == ("t" if keeps else "")
 
 
@@ -505,22 +504,6 @@ def test_too_much_of_ones_own_is_linked_in_parts() -> None:
     assert bench.recover(2, 3, 4) == 2
     assert bench.is_in(State.OPEN)
     assert bench.send_acks(2) == [3, 4]
-
-
-def test_streams_are_renewed() -> None:
-    bench = Bench()
-    lease = bench.lease
-
-    def is_due() -> bool:
-        return lease.is_recycle_due
-
-    assert not is_due()
-    lease._stream_gets = RECYCLE_GETS
-    assert is_due()
-    lease.stream_renewed()
-    assert not is_due()
-    lease._stream_bytes = RECYCLE_BYTES
-    assert is_due()
 
 
 # --------------------------------------------------------------------------------------------- recovery

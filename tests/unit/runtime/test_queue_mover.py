@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from connector.broker import streams
 from connector.broker.counters import Counters
 from connector.broker.generations import queue_moving, queue_rescued
 from connector.broker.message import Message
@@ -468,7 +469,10 @@ async def test_a_queue_that_is_deleted_while_it_moves_leaves_nothing(world: Runn
     assert world.queue.ready_count == 0
 
 
-async def test_a_get_is_answered_though_what_is_counted_cannot_be_had(world: Running) -> None:
+async def test_a_get_is_answered_though_what_is_counted_cannot_be_had(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PATIENCE_S", 0.05)
     await world.publish(6)
     consumer = world.consume(3)
     await until(lambda: len(consumer.held) == 3)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from connector.broker.lease import RECYCLE_GETS, Event, State
+from connector.broker.lease import Event, State
+from connector.broker.streams import RECYCLE_GETS
 from connector.runtime import queue_reader
 from tests.support.broker_model import Consumer
 from tests.support.fake_kubemq import FakeKubeMQ
@@ -207,7 +208,7 @@ async def test_streams_are_renewed_behind_a_barrier() -> None:
         model.queue.add_consumer(consumer)
         model.publish(b"1", b"2")
         await until(lambda: consumer.got)
-        model.queue.lease._stream_gets = RECYCLE_GETS
+        model.queue.lease.streams._gets = RECYCLE_GETS
         barriers = model.store.barrier_count
         model.queue.settle(consumer.got.pop())
         model.settle()
@@ -215,6 +216,28 @@ async def test_streams_are_renewed_behind_a_barrier() -> None:
         assert model.store.stream_count == 2
         assert model.store.barrier_count == barriers + 1
         assert len(model.store.streams) == 1
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+async def test_after_an_answer_that_was_too_large_nothing_newer_comes_first(skipped: int) -> None:
+    store = FakeKubeMQ(is_slow=True)
+    store.limit_bytes = 5
+    async with RuntimeModel(store).running() as model:
+        channel = store.channel(model.queue.kubemq_channel)
+        model.publish(*[b"%d" % n for n in range(9)])
+        await until(lambda: len(channel.stored) == 9)
+        consumer = Consumer(6)
+        model.queue.add_consumer(consumer)
+        model.settle()
+        await until(lambda: channel.get_count > 2)  # too much, and then what is newer
+        assert store.too_much_count == 1
+        assert not consumer.got
+        assert not model.queue.lease.sharing.is_on
+        channel.out_of_turn = skipped
+        store.take_back()
+        await until(lambda: len(consumer.got) >= 3)
+        assert consumer.bodies == [b"%d" % n for n in range(len(consumer.got))]
+        assert not any(message.redelivered for message in consumer.got)
 
 
 async def test_who_waits_for_proof_gets_it() -> None:
