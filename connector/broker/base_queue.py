@@ -263,6 +263,8 @@ class Queue:
         consumers, self.consumers = self.consumers, Consumers()
         for consumer in consumers:
             consumer.on_queue_gone()
+        if consumers:
+            self._hub.on_consumers_changed(self)
         gets, self._gets = self._gets, deque()
         for get in gets:
             get(None)

@@ -348,9 +348,15 @@ class Broker(Census, Observer):
         self.counters.topology_events_skipped += 1
         self.on_append_failed(event_id(data), Inequivalent(f"cannot be applied: {UNFIT}"))
 
+    def on_bug(self, error: Exception) -> None:
+        """An exception that nobody expected: counted and told, and everything else goes on."""
+        self.counters.internal_errors += 1
+        self._hooks.report("internal error", is_error=True, exc_info=error)
+
     def on_skipped(self, sequence: int, what: object, error: Exception | None) -> None:
         """The fold could not apply it; no replica can."""
         self.counters.topology_events_skipped += 1
+        self.counters.internal_errors += error is not None
         text = repr(what)[:SKIPPED_CHARACTERS]
         self._hooks.report("topology event skipped", is_error=True, sequence=sequence, data=text, exc_info=error)
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         def append(self, event: dict[str, Any], done: Done) -> None:
             """Write to the topology log."""
 
+        def on_bug(self, error: Exception) -> None:
+            """An exception that nobody expected."""
+
         def report(self, what: str, **facts: object) -> None:
             """Tell an operator."""
 
@@ -95,6 +98,7 @@ class Group:
         self.desk = PeerDesk(around, self.peers, self.away)
         self.survey = Survey(around, self.peers, self.away, self.desk.own_key)
         self.peers.on_ready = self.on_ready
+        self.peers.on_bug = around.on_bug
         self.peers.handlers["tell"] = self._on_tell
         self.peers.before_frames = self._gather
         self.is_ready = False

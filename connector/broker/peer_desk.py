@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from connector.broker.away import Away
-    from connector.broker.peers import Facts, Peers
+    from connector.broker.peers import Facts, Handler, Peers
     from connector.broker.ports import Clock, Done
     from connector.broker.queue import Hub, Queue
     from connector.broker.topology import Topology
@@ -112,15 +112,16 @@ class PeerDesk:
         self._admitted: dict[tuple[Any, ...], str] = {}  # whose exclusive consumer is about to attach
         self._asked: dict[StoredQueue, tuple[str, float]] = {}
         self._receipts: dict[str, StoredElsewhere] = {}
+        self._deferred: dict[tuple[Any, ...], list[Callable[[], None]]] = {}  # what is told of a queue that waits
         self.lender = Lender(peers, self._find, self.own_key)
         peers.handlers.update(
             {
                 "lent": self._on_lent,
                 "queue": self._on_queue,
-                "gone": self._on_queue_gone,
+                "gone": self._in_turn(self._on_queue_gone),
                 "taken": self._on_taken,
-                "bound": self._on_bound,
-                "unbound": self._on_unbound,
+                "bound": self._in_turn(self._on_bound),
+                "unbound": self._in_turn(self._on_unbound),
                 "consumers": self._on_consumers,
                 "grew": self._on_grew,
                 "repeated": self._on_repeated,
@@ -171,8 +172,8 @@ class PeerDesk:
         self.peers.call_all(facts, lambda _answers: done())
 
     def on_consumers_changed(self, queue: Queue) -> None:
-        """One more here, or one less."""
-        if len(self.peers):
+        """One more here, or one less, or none any more."""
+        if len(self.peers) and not is_reply_name(queue.name):
             self.peers.tell_all(self._consumer_facts(queue))
 
     def _queue_facts(self, queue: Queue) -> Facts:
@@ -249,7 +250,11 @@ class PeerDesk:
         """Of two queues of one name the older member's stays, and before both one that is in the log or under way."""
         vhost, name, number = facts["q"]
         host = self._around.host(vhost)
-        if member not in self.peers or host.when_shared(name, lambda: self._on_queue(member, facts, _blobs)):
+        key = (member, vhost, name, number)
+        if member not in self.peers:
+            return
+        if host.when_shared(name, lambda: self._resume(key, facts)):
+            self._deferred[key] = []
             return
         known = host.queues.get(name)
         living = self._around.topology.members.living
@@ -270,6 +275,26 @@ class PeerDesk:
             host.remove_remote(known)
         host.add_remote(RemoteQueue(record, self._around.hub, self._away, member, number))
         self.peers.answer(member, facts, taken=False)
+
+    def _resume(self, key: tuple[Any, ...], facts: Facts) -> None:
+        """The queue of its name is in the log, or will not be; then what was told of this one meanwhile."""
+        waiting = self._deferred.pop(key)
+        self._on_queue(key[0], facts, [])
+        if key in self._deferred:
+            self._deferred[key] += waiting
+        else:
+            for take in waiting:
+                take()
+
+    def _in_turn(self, handler: Handler) -> Handler:
+        def take(member: str, facts: Facts, blobs: list[bytes]) -> None:
+            waiting = self._deferred.get((member, *facts["q"]))
+            if waiting is None:
+                handler(member, facts, blobs)
+            else:
+                waiting.append(lambda: handler(member, facts, blobs))
+
+        return take
 
     def _on_taken(self, _member: str, facts: Facts, _blobs: list[bytes]) -> None:
         queue = self._find(facts["q"])

@@ -32,6 +32,8 @@ class Peers:
         self.handlers: dict[str, Handler] = {"re": self._on_answer, "ready": self._on_ready}
         self.before_frames: Callable[[], None] = lambda: None
         self.on_ready: Callable[[], None] = lambda: None
+        #: told what a handler or somebody who waited raised: nobody else is to miss anything for it
+        self.on_bug: Callable[[Exception], None] = _raise
         self._clock = clock
         self.wake = wake
         self._links: dict[str, PeerLink] = {}
@@ -74,7 +76,7 @@ class Peers:
         for number, (member, done) in list(self._calls.items()):
             if member in gone:
                 del self._calls[number]
-                done(None)
+                self._guarded(done, None)
         self._check_barrier()
         return fresh, gone
 
@@ -129,7 +131,7 @@ class Peers:
     def _on_answer(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         asked, done = self._calls.pop(facts["r"], ("", None))
         if done is not None and asked == member:
-            done(facts)
+            self._guarded(done, facts)
 
     def _on_ready(self, member: str, _facts: Facts, _blobs: list[bytes]) -> None:
         if member in self._unready:
@@ -140,7 +142,13 @@ class Peers:
         facts, blobs = read_message(data)
         handler = self.handlers.get(facts["t"])
         if handler is not None:  # else a later version's
-            handler(member, facts, blobs)
+            self._guarded(handler, member, facts, blobs)
+
+    def _guarded(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:  # noqa: BLE001 - told
+            self.on_bug(error)
 
     # ------------------------------------------------------------------ frames
 
@@ -188,9 +196,13 @@ class Peers:
                 known = min([self._applied.get(member, 0) for member in self._links], default=barrier[-1][0])
                 if barrier[0][0] > known:
                     return
-                barrier.popleft()[1]()
+                self._guarded(barrier.popleft()[1])
         finally:
             self._is_following_up = False
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def beat(member: str, number: int, version: int) -> bytes:

@@ -107,10 +107,17 @@ class StoredQueue(Queue):
 
     def count(self, done: Callable[[int, int], None], failed: Done) -> None:
         """As above; where another connector reads, by that one."""
-        if self.is_owned:
-            super().count(done, failed)
-        else:
+        if not self.is_owned:
             self._hub.away.count(self, done, failed)
+            return
+
+        def counted() -> None:
+            if self.is_owned or self.is_deleted:
+                done(self.ready_count, self.consumer_count)
+            else:  # handed over meanwhile
+                self.count(done, failed)
+
+        self.when_counted(counted)
 
     def watch_repeated(self, message_ids: list[str]) -> None:
         """These are stored a second time: whoever reads the queue drops second copies."""
@@ -352,6 +359,12 @@ class StoredQueue(Queue):
 
         self.when_stored(look)
 
+    def _get_now(self, done: Done) -> None:
+        if self.is_owned or self.is_deleted:
+            super()._get_now(done)
+        else:  # handed over meanwhile
+            self._look(done)
+
     def _when_fresh(self, done: Callable[[], None]) -> None:
         """After what others have stored is known, and what natives have, if that was not asked for a second."""
         self._hub.when_told(lambda: self._when_fresh_here(done))
@@ -396,6 +409,9 @@ class StoredQueue(Queue):
             return
 
         def start() -> None:
+            if not self.is_owned and not self.is_deleted:  # handed over meanwhile
+                self.purge(done)
+                return
             count = self.ready_count
             if self.older:
                 when_all(self, Lease.purge, lambda: done(count))

@@ -192,10 +192,12 @@ class VirtualHost(Exchanges):
                 done(result)
             elif result:
                 self._count_created()
-                queue = self.queues[record.name]
+                queue = self.queues.get(record.name)
                 if isinstance(queue, StoredQueue):
                     self._shared.count_new(queue)
-                self._answer_declare(queue, done)
+                    self._answer_declare(queue, done)
+                else:  # somebody was faster at deleting it than all at hearing of it
+                    done(DeclaredQueue(record.name, 0, 0))
             else:  # somebody else was faster: compare with theirs
                 self.declare_queue(request, owner, done)
             for declare in waiting:
@@ -242,6 +244,8 @@ class VirtualHost(Exchanges):
         count = queue.ready_count
         if queue.is_deleted or self.queues.get(queue.name) is not queue:
             done(0)
+        elif not queue.is_owned:  # handed over meanwhile: its reader knows
+            self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done)
         elif if_unused and queue.consumer_count:
             done(Inequivalent(f"{label} in use"))
         elif if_empty and count:

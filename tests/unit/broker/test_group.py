@@ -59,7 +59,8 @@ class Pair:
 
     @property
     def all(self) -> list[Replica]:
-        return [replica for replica in (self.a, getattr(self, "b", None)) if replica is not None]
+        there = (self.a, getattr(self, "b", None), getattr(self, "c", None))
+        return [replica for replica in there if replica is not None]
 
     def run(self, seconds: float = 1.0) -> None:
         steps = round(seconds / 0.05)
@@ -90,6 +91,15 @@ class Pair:
                     other.group.peers.on_frame(frame)
         group.tick()
         replica.settle(0.0)
+
+
+class Trio(Pair):
+    """Three of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = Replica(self.a)
+        self.run()
 
 
 def test_who_declares_reads_and_gives_what_it_does_not_use() -> None:
@@ -482,3 +492,75 @@ def test_replies_to_a_connector_that_does_not_answer_end_when_it_is_buried() -> 
     assert answer.error[0] == "NotFound"
     assert pair.b.vhost.publish("", queue.name, b"\0\0", b"reply", Publisher(), 8) == 0
     assert pair.b.broker.memory_bytes == 0
+
+
+def test_a_queue_may_be_deleted_before_all_have_heard_that_it_was_declared() -> None:
+    pair = Pair()
+    pair.b.is_hung = True
+    declared = pair.a.start(pair.a.vhost.declare_queue, _declare("q"), None)
+    pair.run(0.5)
+    deleted = pair.a.start(pair.a.vhost.delete_queue, "q", None, False, False)
+    pair.run(0.5)
+    assert (declared.is_there, deleted.is_there) == (False, False)
+    pair.b.is_hung = False
+    pair.run()
+    assert (declared.value.message_count, declared.value.consumer_count, deleted.value) == (0, 0, 0)
+
+
+def test_what_waits_for_counts_while_its_queue_is_given_away_is_done_with_its_next_reader() -> None:
+    pair, consumer, counted = Pair(), Consumer(1), Answer()
+    a, b = pair.a, pair.b
+    a.start(a.vhost.declare_queue, _declare("q"), None)
+    pair.run()
+    queue = a.vhost.queues["q"]
+    waiting: list[Any] = []
+    a.group.when_told = waiting.append  # type: ignore[assignment]
+    got = a.start(queue.get)
+    deleted = a.start(a.vhost.delete_queue, "q", None, False, True)
+    queue.count(lambda *counts: counted(counts), counted)
+    b.vhost.queues["q"].add_consumer(consumer)
+    pair.run()
+    b.publish("", "q", b"1", b"2", b"3")
+    pair.run()
+    assert (consumer.bodies, queue.is_owned, len(waiting)) == ([b"1"], False, 3)
+    del a.group.when_told
+    for go_on in waiting:
+        go_on()
+    pair.run(4)
+    assert got.error[0] == "Locked"
+    assert deleted.error[0] == "Inequivalent"
+    assert counted.value == (2, 1)
+
+
+def test_consumers_of_a_queue_that_went_with_its_connector_are_forgotten_by_all() -> None:
+    trio = Trio()
+    trio.c.start(trio.c.vhost.declare_queue, QueueDeclare(""), object())
+    trio.run()
+    (name,) = trio.c.vhost.queues
+    consumer = Consumer(exclusive=True)
+    there = trio.b.vhost.queues[name]
+    there.admit(consumer, lambda _result: there.add_consumer(consumer))
+    trio.run()
+    assert trio.a.vhost.queues[name].consumer_count == 1
+    trio.c.is_hung = True
+    trio.run(9)
+    assert consumer.is_cancelled
+    trio.c.is_hung = False
+    trio.run(2)
+    assert [replica.vhost.queues[name].consumer_count for replica in trio.all] == [0, 0, 0]
+
+
+def test_what_is_told_of_a_queue_that_waits_for_one_of_its_name_comes_after_it() -> None:
+    pair = Pair()
+    a, b = pair.a, pair.b
+    a.hold_log = True
+    a.start(a.vhost.declare_queue, _declare("q"), None)
+    declared = b.start(b.vhost.declare_queue, QueueDeclare("q", auto_delete=True), None)
+    pair.run()
+    bound = b.start(b.vhost.bind_queue, "q", "amq.fanout", "", {}, None)
+    pair.run()
+    event_id, _ = a.waiting_log.pop()
+    a.broker.on_append_failed(event_id, Unavailable("gone"))
+    pair.run()
+    assert (declared.value.name, bound.value) == ("q", None)
+    assert a.publish("amq.fanout", "", b"1") == 1

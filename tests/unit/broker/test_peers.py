@@ -62,3 +62,22 @@ def test_another_life_has_new_links() -> None:
     fresh, gone = peers.update("a-2", ["b", "c"])
     assert (fresh, gone) == (["b", "c"], ["b", "c"])
     assert peers.next_frames() == []
+
+
+def test_somebody_who_fails_keeps_nobody_else_waiting() -> None:
+    bugs: list[Exception] = []
+    told: list[str] = []
+    peers = Peers(lambda: 0.0, lambda: None)
+    peers.on_bug = bugs.append
+    peers.update("me-1", ["a-1"])
+
+    def fail(*_arguments: object) -> None:
+        raise ValueError("mine")
+
+    peers.when_applied(1, fail)
+    peers.when_applied(1, lambda: told.append("applied"))
+    peers.call("a-1", {"t": "x"}, fail)
+    peers.call("a-1", {"t": "x"}, lambda _facts: told.append("called"))
+    assert peers.update("me-1", []) == ([], ["a-1"])
+    assert sorted(told) == ["applied", "called"]
+    assert len(bugs) == 2
