@@ -27,6 +27,9 @@ from tests.contract.raw_client import (
     until_row,
 )
 
+#: So often a Get may find that what another transaction had is not back yet.
+_TRIES = 100
+
 # ------------------------------------------------------------------------------------------------ Get
 
 
@@ -109,9 +112,13 @@ async def test_an_answer_over_the_body_limit_ends_the_stream_and_loses_nothing(c
     with pytest.raises(asyncio.CancelledError):
         await stream.get(queue, 2, 9000)
     assert await stream.ended is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await until_row(client, queue, Waiting=2, Subscribers=1)
+    await until_row(client, queue, Waiting=2)
     again = client.downstream()
     answer = await again.get(queue, 1)
+    for _ in range(_TRIES):  # KubeMQ takes back a moment later what the answer had
+        if sequences(answer) != [1]:
+            await again.close(answer)
+            answer = await again.get(queue, 1)
     assert (sequences(answer), len(answer.Messages[0].Body)) == ([1], len(half))
     await client.stub.AckAllQueueMessages(pb.AckAllQueueMessagesRequest(RequestID="r", ClientID="c", Channel=queue))
 
