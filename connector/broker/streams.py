@@ -28,11 +28,11 @@ PATIENCE_S = 5.0
 class Streams:
     """``has_remains``: the transaction of a lost stream may still be open; ``is_wary``: what it had may come askew."""
 
-    __slots__ = ("_bytes", "_gets", "_lost_at", "_odd", "_wary_upto", "has_remains", "is_wary")
+    __slots__ = ("_bytes", "_gets", "_lost_at", "_odd", "_wary_since", "_wary_upto", "has_remains", "is_wary")
 
     def __init__(self) -> None:
         self._bytes = self._gets = 0
-        self._lost_at = 0.0
+        self._lost_at = self._wary_since = 0.0
         self._wary_upto = 0
         self._odd: list[int] = []
         self.has_remains = self.is_wary = False
@@ -73,12 +73,19 @@ class Streams:
         if subscribers == 1 or now - self._lost_at >= PATIENCE_S:
             self.has_remains = False
             self.is_wary = True
+            self._wary_since = now
             self._wary_upto = last_sequence
             self._odd = []
         return not self.has_remains
 
-    def takes(self, messages: list[Message], is_in_line: bool) -> bool:
-        """Whether an answer is to be taken for what comes next; only asked while wary."""
+    def takes(self, messages: list[Message], is_in_line: bool, now: float) -> bool:
+        """Whether an answer is to be taken for what comes next; only asked while wary, which is not for long.
+
+        What is mine may be behind much that is unread, or others may take some: nothing would be in line then.
+        """
+        if now - self._wary_since >= PATIENCE_S:
+            self.is_wary = False
+            return True
         sequences = [message.sequence for message in messages]
         if not is_in_line:
             odd, self._odd = self._odd, sequences

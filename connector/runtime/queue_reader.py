@@ -249,7 +249,7 @@ class QueueReader:
             subscribers = looked.subscribers if answer.messages else 0
             if not streams.on_count(subscribers, looked.last_sequence, self._broker.clock()):
                 return False
-        return streams.takes(answer.messages, lease.is_in_line(answer.messages))
+        return streams.takes(answer.messages, lease.is_in_line(answer.messages), self._broker.clock())
 
     async def _return(self, stream: QueueStream, answer: Answer) -> None:
         """Give it back, to be read again soon; not on this stream, which keeps what it has handed out."""

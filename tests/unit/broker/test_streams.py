@@ -43,8 +43,8 @@ def test_a_server_that_does_not_notice_is_not_waited_for() -> None:
 
 
 def test_an_answer_that_does_not_go_on_where_reading_stopped_has_to_come_twice() -> None:
-    def takes(*sequences: int, is_in_line: bool) -> bool:
-        return streams.takes([message(sequence) for sequence in sequences], is_in_line)
+    def takes(*sequences: int, is_in_line: bool, now: float = 101.5) -> bool:
+        return streams.takes([message(sequence) for sequence in sequences], is_in_line, now)
 
     streams = Streams()
     streams.lose(100.0)
@@ -59,7 +59,10 @@ def test_an_answer_that_does_not_go_on_where_reading_stopped_has_to_come_twice()
     streams.on_count(1, 9, 101.1)
     assert not takes(8, is_in_line=False)
     assert takes(is_in_line=True)
-    assert streams.is_wary
+    assert streams.is_in_doubt
+    assert not takes(7, is_in_line=False, now=101.0 + PATIENCE_S)
+    assert takes(8, is_in_line=False, now=101.1 + PATIENCE_S)  # slow reading for long would be worse
+    assert not streams.is_wary
 
 
 def test_an_answer_is_in_line_with_what_is_mine_and_what_was_read() -> None:
