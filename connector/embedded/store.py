@@ -248,7 +248,8 @@ class Store:
         if self._thread.is_alive():
             self._thread.join()
         self._room.before_close()
-        self._reader.close()
+        with self._reader_lock:  # SQLite does not survive a close in the middle of a read
+            self._reader.close()
         self._writer.close()
 
     # ------------------------------------------------------------------------------ in the writer thread

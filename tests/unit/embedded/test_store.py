@@ -428,3 +428,18 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_the_file_says_whose_it_is(disk: Disk) -> None:
     assert disk.rows("PRAGMA application_id") == [(APPLICATION_ID,)]
     assert disk.rows("PRAGMA journal_mode") == [("wal",)]
+
+
+def test_the_file_is_not_closed_in_the_middle_of_a_read(tmp_path: Path) -> None:
+    """A process whose SQLite connection is closed while another thread reads from it ends at once."""
+    store: Any = Store(tmp_path)
+    reader, closed_while_locked = store._reader, []
+
+    class Reader:
+        def close(self) -> None:
+            closed_while_locked.append(store._reader_lock.locked())
+            reader.close()
+
+    store._reader = Reader()
+    store.close()
+    assert closed_while_locked == [True]
