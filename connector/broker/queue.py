@@ -111,13 +111,10 @@ class StoredQueue(Queue):
             self._hub.away.count(self, done, failed)
             return
 
-        def counted() -> None:
-            if self.is_owned or self.is_deleted:
-                done(self.ready_count, self.consumer_count)
-            else:  # handed over meanwhile
-                self.count(done, failed)
+        def count() -> None:
+            done(self.ready_count, self.consumer_count)
 
-        self.when_counted(counted)
+        self.when_counted(self._while_ours(count, lambda: self.count(done, failed)))
 
     def watch_repeated(self, message_ids: list[str]) -> None:
         """These are stored a second time: whoever reads the queue drops second copies."""
@@ -360,10 +357,12 @@ class StoredQueue(Queue):
         self.when_stored(look)
 
     def _get_now(self, done: Done) -> None:
-        if self.is_owned or self.is_deleted:
-            super()._get_now(done)
-        else:  # handed over meanwhile
-            self._look(done)
+        get = super()._get_now
+        self._while_ours(lambda: get(done), lambda: self._look(done))()
+
+    def _while_ours(self, action: Callable[[], None], again: Callable[[], None]) -> Callable[[], None]:
+        """What to call after a wait: ``again`` begins anew, when another connector reads the queue by then."""
+        return lambda: action() if self.is_owned or self.is_deleted else again()
 
     def _when_fresh(self, done: Callable[[], None]) -> None:
         """After what others have stored is known, and what natives have, if that was not asked for a second."""
@@ -409,9 +408,6 @@ class StoredQueue(Queue):
             return
 
         def start() -> None:
-            if not self.is_owned and not self.is_deleted:  # handed over meanwhile
-                self.purge(done)
-                return
             count = self.ready_count
             if self.older:
                 when_all(self, Lease.purge, lambda: done(count))
@@ -420,7 +416,8 @@ class StoredQueue(Queue):
             self._hub.mark_dirty(self)
 
         def count() -> None:
-            self.when_stored(lambda: self._when_counted_since(self._hub.clock(), start))
+            after = self._while_ours(start, lambda: self.purge(done))
+            self.when_stored(lambda: self._when_counted_since(self._hub.clock(), after))
 
         self._when_still(count)
 

@@ -24,6 +24,10 @@ Step: TypeAlias = tuple[str, dict[str, Any]]
 Draw: TypeAlias = Callable[[random.Random], dict[str, Any]]
 
 
+#: Time enough for what was put off.
+_LATER: list[Step] = [("tick", {"seconds": 0.2}), ("read", {"steps": 20})]
+
+
 def _nothing(_r: random.Random) -> dict[str, Any]:
     return {}
 
@@ -145,12 +149,7 @@ FOUND: dict[str, tuple[dict[str, bool], list[Step]]] = {
             ("read", {"steps": 6}),
             ("tick", {"seconds": 0.01}),
             ("read", {"steps": 20}),
-            ("tick", {"seconds": 0.2}),
-            ("read", {"steps": 20}),
-            ("tick", {"seconds": 0.2}),
-            ("read", {"steps": 20}),
-            ("tick", {"seconds": 0.2}),
-            ("read", {"steps": 20}),
+            *(_LATER * 3),
         ],
     ),
     "after a lost stream newer messages are read before KubeMQ has taken back what the Get under way had": (
@@ -166,10 +165,7 @@ FOUND: dict[str, tuple[dict[str, bool], list[Step]]] = {
             ("read", {"steps": 2}),
             ("tick", {"seconds": 0.01}),
             ("read", {"steps": 20}),
-            ("tick", {"seconds": 0.2}),
-            ("read", {"steps": 20}),
-            ("tick", {"seconds": 0.2}),
-            ("read", {"steps": 20}),
+            *(_LATER * 2),
         ],
     ),
     "a count before the first Get takes our own Get for an earlier life's": (

@@ -9,6 +9,7 @@ from pamqp import commands
 
 from connector.amqp import header as content_header
 from connector.amqp.wire import table_from_python
+from connector.broker.ports import Done
 from tests.support.dialogue import Content, Dialogue, connect
 from tests.support.world import World
 
@@ -69,6 +70,26 @@ def test_gets_wait_for_a_client_that_does_not_read(
     assert not any(content.method.redelivered for content in found)
     assert client.socket.is_reading()
     assert client.connection.unfinished_count == (0 if no_ack else len(CHANNELS))
+
+
+def test_a_get_that_waits_asks_nothing_of_its_queue(
+    world: World, full_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connector would give the queue up for it, and KubeMQ be asked."""
+    queue = world.broker.virtual_host("/").find_queue(full_queue, None)
+    asked: list[object] = []
+    get = queue.get
+
+    def ask(done: Done) -> None:
+        asked.append(done)
+        get(done)
+
+    monkeypatch.setattr(queue, "get", ask)
+    client = slow_reader(world, (1, 2))
+    client.feed(gets(client, full_queue, (1,) * len(CHANNELS), no_ack=True))
+    before = len(asked)
+    client.feed(gets(client, full_queue, (2,), no_ack=True))
+    assert len(asked) == before < len(CHANNELS)
 
 
 def test_gets_on_one_channel_stay_in_their_order(world: World, full_queue: str) -> None:

@@ -52,13 +52,17 @@ class Bench:
 
     def open(self, *sequences: int) -> list[Message]:
         """Read these into an open transaction and deliver as many as there is credit for."""
-        lease = self.lease
-        lease.on_event(Event.CLOSED)
-        assert lease.get_size() == len(sequences)
-        lease.on_event(Event.GET_SENT)
+        assert self.begin_get() == len(sequences)
         self.answer(*sequences)
-        assert lease.state is State.OPEN
+        assert self.is_in(State.OPEN)
         return self.deliver()
+
+    def begin_get(self) -> int:
+        """Close what is open and send a Get; returns what it asks for."""
+        self.lease.on_event(Event.CLOSED)
+        size = self.lease.get_size()
+        self.lease.on_event(Event.GET_SENT)
+        return size
 
     def deliver(self) -> list[Message]:
         """Hand out what is ready, within the credit."""
@@ -70,9 +74,7 @@ class Bench:
 
     def get(self, *sequences: int, failed: tuple[int, ...] = ()) -> int:
         """One Get, answered with these; returns what it asked for."""
-        self.lease.on_event(Event.CLOSED)
-        size = self.lease.get_size()
-        self.lease.on_event(Event.GET_SENT)
+        size = self.begin_get()
         self.answer(*sequences, failed=failed)
         return size
 

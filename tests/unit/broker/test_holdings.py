@@ -21,9 +21,7 @@ BARRIER = StepKind.BARRIER
 def test_a_message_costs_what_its_envelope_takes_where_that_is_known() -> None:
     bench = Bench(2)
     bench.credit = 2
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     small, large = message(1), message(2)
     large.envelope_bytes = 720_000
     bench.lease.on_answer(Answer("t", [small, large]))
@@ -137,9 +135,7 @@ def test_twins_of_an_earlier_life_are_known() -> None:
     bench.lease.on_first_sight(1, 4, 0, 1)
     bench.count(5, 4)
     bench.credit = 9
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     ours, native = "~0123456789ab.1", "native"
     twins = [message(n, message_id) for n, message_id in enumerate((ours, native, ours, native, ours), 1)]
     bench.lease.on_answer(Answer("t", twins))
@@ -215,9 +211,7 @@ def test_a_refused_acknowledgement_is_given_again_and_the_stream_dropped() -> No
     assert bench.send_acks(7) == [1]
     told: list[str] = []
     bench.lease.when_flushed(lambda: told.append("x"))
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     assert bench.answer(2, failed=(7,)) is False
     assert list(bench.lease.settled) == [1]  # it may be hidden in the old transaction: not taken for gone
     assert told == []
@@ -273,9 +267,7 @@ def test_what_lies_below_and_is_not_there_has_left_the_queue() -> None:
 def test_ready_messages_leave_too() -> None:
     bench = Bench(3)
     bench.credit = 3
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.answer(1, 2, 3)
     bench.get(2, 3)
     assert [m.sequence for m in bench.lease.ready] == [2, 3]
@@ -370,16 +362,12 @@ def test_a_sequence_that_belongs_to_another_message_now() -> None:
     bench.lease.settle(three)
     bench.credit = 9
     lease = bench.lease
-    lease.on_event(Event.CLOSED)
-    lease.get_size()
-    lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     lease.on_answer(Answer("t", [message(s, f"new{s}") for s in (1, 2, 3, 4)]))
     assert [m.message_id for m in lease.ready] == ["new1", "new2", "new3", "new4"]
     assert (list(lease.orphans.values()), list(lease.departed.values())) == ([one], [two])
     assert lease.settled == {}
-    lease.on_event(Event.CLOSED)
-    lease.get_size()
-    lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     lease.on_answer(Answer("t", [message(s, f"newer{s}") for s in (1, 2, 3, 4)]))
     assert [m.message_id for m in lease.ready] == [f"newer{s}" for s in (1, 2, 3, 4)]
     assert lease._mine_bytes == 4 * (1 + 4 + 512)
@@ -406,9 +394,7 @@ def test_lower_sequences_take_their_place() -> None:
     bench.credit = 2
     bench.recover(2, 5, 6)
     bench.store(1)
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.answer(4, 5, 6)
     assert [m.sequence for m in bench.lease.ready] == [4, 5, 6]
 
@@ -418,9 +404,7 @@ def test_the_second_copy_of_a_repeated_store_is_dropped() -> None:
     bench = Bench(3)
     bench.credit = 3
     bench.lease.watch_repeated(["same"])
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.lease.on_answer(Answer("t", [message(1, "same"), message(2), message(3, "same")]))
     assert [m.sequence for m in bench.lease.ready] == [1, 2]
     assert bench.send_acks() == [3]
@@ -463,9 +447,7 @@ def test_a_purge_reads_and_acknowledges_up_to_the_backlog() -> None:
 def test_a_purge_takes_what_is_ready_at_once() -> None:
     bench = Bench(2)
     bench.credit = 2
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.answer(1, 2)
     told: list[str] = []
     bench.lease.purge(lambda: told.append("done"))
@@ -527,9 +509,7 @@ def test_of_what_an_earlier_life_stored_late_one_copy_is_delivered() -> None:
     bench.credit = 3
     twin = MessageIds("0123456789ab").next()
     bench.lease.inherited_upto = 0
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.lease.on_answer(Answer("t", [message(1, twin), message(2), message(3, twin)]))
     assert [m.sequence for m in bench.lease.ready] == [1, 2]
 
@@ -541,8 +521,6 @@ def test_what_is_stored_where_nothing_was_before_is_not_watched_for_late_copies(
     ours = MessageIds("0123456789ab").next()
     bench.lease.counts.known_at = NEVER
     bench.lease.on_first_sight(0, 0, 0, 0)
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.lease.on_answer(Answer("t", [message(1, ours)]))
     assert not bench.lease.repeated.is_second(2, ours)

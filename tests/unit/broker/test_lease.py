@@ -211,9 +211,7 @@ def test_a_refill_while_something_is_held_keeps_its_distance() -> None:
     bench.store(1)
     bench.credit = 1
     assert bench.kind is REFILL  # nothing was re-read so far
-    bench.lease.on_event(Event.CLOSED)
-    assert bench.lease.get_size() == 2
-    bench.lease.on_event(Event.GET_SENT)
+    assert bench.begin_get() == 2
     bench.now += 0.02
     bench.answer(1, 2)
     bench.deliver()
@@ -267,9 +265,7 @@ def test_the_oldest_acknowledgement_sets_the_time() -> None:
 def test_what_was_read_ahead_goes_back_when_nobody_takes_it() -> None:
     bench = Bench(3)
     bench.credit = 3
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.credit = 0
     bench.answer(1, 2, 3)
     assert bench.lease.next_step()[:2] == (WAIT, bench.now + GIVE_BACK_DELAY_S)
@@ -312,9 +308,7 @@ def test_handed_out_while_closing_it_is_linked_again() -> None:
     """A consumer has come in between: what it got may not be left to others."""
     bench = Bench(2)
     bench.credit = 2
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.credit = 0
     bench.answer(1, 2)
     bench.lease.next_step()
@@ -396,9 +390,7 @@ def test_gets_in_quick_succession_read_further_ahead() -> None:
 def test_nothing_new_while_something_is_ready() -> None:
     bench = Bench(20)
     bench.credit = 10
-    bench.lease.on_event(Event.CLOSED)
-    bench.lease.get_size()
-    bench.lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     bench.answer(*range(1, 11))
     assert bench.lease.get_size() == 10
 
@@ -425,9 +417,7 @@ def test_a_full_answer_is_not_refilled_before_something_is_settled() -> None:
     bench = Bench(3)
     bench.credit = 1
     lease = bench.lease
-    lease.on_event(Event.CLOSED)
-    lease.get_size()
-    lease.on_event(Event.GET_SENT)
+    bench.begin_get()
     lease.on_answer(Answer("t", [message(1, body=bytes(89_999_999))]))
     [large] = bench.deliver()
     bench.credit = 5
@@ -472,9 +462,7 @@ def test_at_one_too_many_nothing_is_read_before_something_is_acknowledged() -> N
     bench.credit = 5
     bench.now += 1.0
     for expected in (7, 4, 3):
-        bench.lease.on_event(Event.CLOSED)
-        assert bench.lease.get_size() == expected
-        bench.lease.on_event(Event.GET_SENT)
+        assert bench.begin_get() == expected
         bench.lease.on_too_much()
     assert bench.recover(10, 1, 2) == 2
     bench.now += 1.0
@@ -491,9 +479,7 @@ def test_too_much_of_ones_own_is_linked_in_parts() -> None:
     bench = Bench(4)
     bench.credit = 4
     held = bench.open(1, 2, 3, 4)
-    bench.lease.on_event(Event.CLOSED)
-    assert bench.lease.get_size() == 4
-    bench.lease.on_event(Event.GET_SENT)
+    assert bench.begin_get() == 4
     bench.lease.on_too_much()
     assert bench.recover(4, 1, 2) == 2
     assert bench.is_in(State.RECOVERING)  # two are not linked
@@ -512,9 +498,7 @@ def test_a_short_answer_is_kept_and_counted_afresh_with_a_growing_pause() -> Non
     bench.credit = 6
     pauses = []
     for _ in range(10):
-        bench.lease.on_event(Event.CLOSED)
-        bench.lease.get_size()
-        bench.lease.on_event(Event.GET_SENT)
+        bench.begin_get()
         bench.answer()
         step = bench.lease.next_step()
         assert step.kind is WAIT

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from connector.broker.counters import Counters
+from connector.broker.message import Message
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.runtime.hub import Hub
+from connector.runtime.queue_writer import NOT_AVAILABLE
 from connector.runtime.tasks import Tasks
 from connector.session.arriving import Arriving
+from tests.support.broker_model import Publisher
 from tests.support.fake_kubemq import FakeKubeMQ
 from tests.support.waiting import until
 
@@ -49,26 +52,51 @@ async def declared(hub: Hub, name: str) -> StoredQueue:
     return queue
 
 
-async def end_with_a_late_queue() -> list[str]:
-    """Names of the readers after one was asked for before the end has begun and one after."""
+async def run(part: Callable[[Hub], Awaitable[list[Any]]]) -> list[Any]:
+    """What the part returns, done with a hub at work."""
     settings: Any = SimpleNamespace(
         lanes=1, get_batch=32, requeues_in_place=False, delivers_early=False, memory_limit_bytes=1000, vhosts=[]
     )
-    async with asyncio.TaskGroup() as group:
-        tasks = Tasks(group, Counters())
-        hub = Hub(
-            settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
-            outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000, held_high_bytes=1000,
-            arriving=Arriving(1000, 0),
-        )  # fmt: skip
-        hub.start()
-        await hub.sync.loaded.wait()
-        hub.wake_reader(await declared(hub, "q"))
-        await until(readers)
-        late = await declared(hub, "late")
-        hub.stop()
-        hub.wake_reader(late)
-        raise Ended(readers())
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = Tasks(group, Counters())
+            hub = Hub(
+                settings, FakeKubeMQ(), Log(), tasks, Counters(), publish_deadline_s=1, declare_deadline_s=1,
+                outbox_high_bytes=1000, outbox_high_count=10, memory_high_bytes=1000, held_high_bytes=1000,
+                arriving=Arriving(1000, 0),
+            )  # fmt: skip
+            hub.start()
+            await hub.sync.loaded.wait()
+            raise Ended(await part(hub))
+
+    with pytest.raises(ExceptionGroup) as ended:
+        await serve()
+    (end,) = ended.value.exceptions
+    assert isinstance(end, Ended), end
+    (found,) = end.args
+    assert isinstance(found, list)
+    return found
+
+
+async def with_a_late_queue(hub: Hub) -> list[str]:
+    """Names of the readers after one was asked for before the end has begun and one after."""
+    hub.wake_reader(await declared(hub, "q"))
+    await until(readers)
+    late = await declared(hub, "late")
+    hub.stop()
+    hub.wake_reader(late)
+    return readers()
+
+
+async def with_a_held_queue(hub: Hub) -> list[tuple[int, str]]:
+    """What is told of a publish to a queue that is held and stays so."""
+    queue = await declared(hub, "q")
+    queue.hold()
+    publisher = Publisher()
+    queue.publish(Message("", "q", b"\0\0", b""), publisher, 7)
+    await until(lambda: publisher.refused)
+    return publisher.refused
 
 
 def readers() -> list[str]:
@@ -76,7 +104,8 @@ def readers() -> list[str]:
 
 
 async def test_no_reader_is_started_once_the_end_has_begun() -> None:
-    with pytest.raises(ExceptionGroup) as ended:
-        await end_with_a_late_queue()
-    (end,) = ended.value.exceptions
-    assert end.args == (["queue_reader amqp.default.q"],)
+    assert await run(with_a_late_queue) == ["queue_reader amqp.default.q"]
+
+
+async def test_what_is_published_to_a_held_queue_is_refused_after_the_deadline() -> None:
+    assert await run(with_a_held_queue) == [(7, NOT_AVAILABLE)]
