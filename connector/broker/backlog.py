@@ -7,7 +7,10 @@ section 3, points 2 and 9.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NEVER = float("-inf")
 #: No limit: a purge without a known last Sequence takes by count alone.
@@ -38,6 +41,7 @@ class Backlog:
     __slots__ = (
         "_last_stored",
         "_net",
+        "_spared",
         "confirmed_count",
         "highest_read",
         "is_empty",
@@ -58,6 +62,7 @@ class Backlog:
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
         self.purge_left = self.purge_upto = 0
+        self._spared: set[int] = set()
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
@@ -126,19 +131,20 @@ class Backlog:
 
     # ------------------------------------------------------------------ purge
 
-    def start_purge(self) -> None:
-        """Everything that is unread now is to go, and nothing that is stored later.
+    def start_purge(self, spared: Iterable[int] = ()) -> None:
+        """Everything that is unread now is to go, nothing that is stored later, and not ``spared``: clients hold it.
 
         Sequences are dense, so what KubeMQ said last and what we have stored since bound it: an overcount takes
         nothing that came after.
         """
         self.purge_left = self.count
+        self._spared = set(spared)
         known = self.last_sequence
         self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
 
     def takes(self, sequence: int) -> bool:
         """Whether the purge takes the next unread message; what is read counts, whatever becomes of it."""
-        if self.purge_left <= 0:
+        if self.purge_left <= 0 or sequence in self._spared:
             return False
         if sequence > self.purge_upto:
             self.purge_left = 0

@@ -170,7 +170,7 @@ class Census:
             lease.counts.known_at = self.clock()
             return None  # nor is it known whose subscribers they are
         most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
-        lease.on_first_sight(most.first_sequence, most.last_sequence, most.delivered, most.subscribers)
+        lease.on_first_sight(most, is_known=not is_shared)
         # while a queue is copied its reader has several transactions open: the count says nothing then
         subscribers = max([info.subscribers for info in candidates], default=0) if source.move is None else 0
         last_sequence = None if is_shared else most.last_sequence

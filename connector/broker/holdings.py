@@ -14,12 +14,14 @@ come back has left the queue; a client may still have it (``orphans``), or its c
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from connector.broker.acknowledged import Acknowledged, Repeated
 from connector.broker.adoption import Adopted
-from connector.broker.backlog import Backlog
+from connector.broker.backlog import NEVER, Backlog
 from connector.broker.early import Early
+from connector.broker.line import Line
 from connector.broker.outbox import HEADER_FACTOR
 from connector.broker.proofs import Proofs
 from mapping.message_ids import is_early, is_ours
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from connector.broker.message import Message
+    from connector.broker.ports import ChannelInfo
 
 #: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
 MESSAGE_BYTES = 512
@@ -61,8 +64,11 @@ class Holdings:
         self.early = Early(self.adopted, now)
         self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
         self.counts = Backlog()
+        self.line = Line()
         self.generation = 0
         self.repeated = Repeated()
+        self.is_unsure = False  #: the server was restarted in an earlier life: it may have handed out more than it says
+        self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
         self.redelivered_upto = 0
         self.early_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
@@ -215,7 +221,7 @@ class Holdings:
         self.ready.clear()
         self._unseen.clear()
         self.adopted.start_purge()
-        self.counts.start_purge()
+        self.counts.start_purge((*self.held, *self.moving))
         self._purge_waiters.append(done)
         self._check_purged()
 
@@ -284,6 +290,31 @@ class Holdings:
 
     # ------------------------------------------------------------------ what an answer brings
 
+    def on_first_sight(self, seen: ChannelInfo, *, is_known: bool = True) -> None:
+        """What an earlier life may have handed out comes with redelivered=true (point 10).
+
+        Not ``is_known``: these may be another channel's numbers, which is reported under the same name.
+
+        Only the first numbers count: nothing is read before they are known, later ones may have our own doing in them.
+        """
+        if self.counts.known_at > NEVER:
+            return
+        first_sequence, last_sequence = seen.first_sequence, seen.last_sequence
+        upto = min(first_sequence + seen.delivered - 1, last_sequence) if seen.delivered else 0
+        if is_known:
+            read_upto = max(upto, first_sequence - 1)
+            self.line.start(read_upto, seen.waiting - (last_sequence - read_upto))
+        if self.handed_out_upto is not None:  # whoever read before us has said so
+            upto = min(upto, self.handed_out_upto)
+        else:
+            self.early_upto = last_sequence
+            if self.is_unsure:
+                upto = last_sequence
+        self.redelivered_upto = last_sequence if seen.subscribers > 1 else upto
+        self.inherited_upto = last_sequence
+        if not last_sequence:
+            self._inherits_until = 0.0  # nobody has stored anything before us
+
     def _file(self, messages: list[Message], is_counted: bool) -> tuple[int, int]:
         """Re-link what is mine, put the rest in its pile; returns the bytes of the answer, and of what was mine.
 
@@ -307,19 +338,16 @@ class Holdings:
         if fresh:  # up at once, down slowly: an answer that is too large costs the stream
             average = size / len(messages)
             self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
+        self.line.on_read(messages, self.counts.highest_read)
         self.counts.on_read(fresh, messages[-1].sequence if messages else 0)
         self.reread_count += relinked
         return size, again
 
-    def is_in_line(self, messages: list[Message]) -> bool:
-        """Whether an answer has all that is mine, and goes on where reading stopped."""
-        there = {message.sequence for message in messages}
-        mine = (*self.held, *self.moving, *self.settled, *(message.sequence for message in self.ready))
-        if not there.issuperset(mine):
-            return False
-        read_upto = self.counts.highest_read
-        new = sum(sequence > read_upto for sequence in there)
-        return not new or messages[-1].sequence - read_upto == new
+    def is_next(self, messages: list[Message]) -> bool:
+        """Whether nothing that is there is missing before the last message of this answer, which has some."""
+        ready = (message.sequence for message in self.ready)
+        mine = chain(self.held, self.moving, self.settled, ready)
+        return self.line.is_next(messages, mine, self.mine_count, self.counts.highest_read)
 
     def _may_be_inherited(self, sequence: int) -> bool:
         """Whether an earlier life may have stored the message, and twice; its last requests may arrive late."""
@@ -516,5 +544,6 @@ class Holdings:
     def _drop_ready(self) -> None:
         """What was read ahead is unread again."""
         self.counts.on_given_back(len(self.ready))
+        self.line.give_back([message.sequence for message in self.ready])
         self._mine_bytes -= sum(map(_cost, self.ready))
         self.ready.clear()

@@ -89,10 +89,8 @@ class Lease(Holdings):
         self.sharing = Sharing()
         self.may_withhold = False  #: the server was restarted since the channel was known to be whole
         self.is_doubtful = False  #: so it is examined before anything else
-        self.is_unsure = False  #: the server was restarted in an earlier life: it may have handed out more than it says
         self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
         self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
-        self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
         self._peeks = 0
         self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
@@ -181,6 +179,7 @@ class Lease(Holdings):
         counts = self.counts
         if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
             counts.highest_read = self.highest_delivered = self.redelivered_upto = self.early_upto = 0
+            self.line.start(0, 0)
             self._unseen.clear()
             self._failed.clear()
             self.copied.clear()
@@ -198,24 +197,16 @@ class Lease(Holdings):
             self.may_withhold = self.is_doubtful
         return is_changed
 
-    def on_first_sight(self, first_sequence: int, last_sequence: int, delivered: int, subscribers: int) -> None:
-        """What an earlier life may have handed out comes with redelivered=true (point 10).
+    def is_in_turn(self, messages: list[Message]) -> bool:
+        """Whether an answer may be taken: nothing comes before it, or that cannot be told.
 
-        Only the first numbers count: nothing is read before they are known, later ones may have our own doing in them.
+        A short one has all that KubeMQ had for a second; and where others read too, something is always missing.
         """
-        if self.counts.known_at > NEVER:
-            return
-        upto = min(first_sequence + delivered - 1, last_sequence) if delivered else 0
-        if self.handed_out_upto is not None:  # whoever read before us has said so
-            upto = min(upto, self.handed_out_upto)
-        else:
-            self.early_upto = last_sequence
-            if self.is_unsure:
-                upto = last_sequence
-        self.redelivered_upto = last_sequence if subscribers > 1 else upto
-        self.inherited_upto = last_sequence
-        if not last_sequence:
-            self._inherits_until = 0.0  # nobody has stored anything before us
+        return self.is_short(messages) or self.sharing.is_on or self.counts.withheld > 0 or self.is_next(messages)
+
+    def is_short(self, messages: list[Message]) -> bool:
+        """Whether an answer has less than was asked for."""
+        return len(messages) < self._asked
 
     @property
     def must_keep(self) -> bool:
@@ -505,7 +496,10 @@ class Lease(Holdings):
         self.transaction_id = answer.transaction_id
         self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
+        read_count = self.counts.read_count
         size, again = self._file(messages, self._is_counted)
+        if self.counts.read_count > read_count:
+            self._back_off_s = BACK_OFF_S
         self.streams.on_get(size)
         self._pacing.end(now, again, size)
         self._linked_upto = messages[-1].sequence if messages else 0

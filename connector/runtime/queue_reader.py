@@ -229,7 +229,7 @@ class QueueReader:
         if answer.error:
             self._broker.counters.kubemq_errors += 1
             raise StoreError(answer.error)
-        if lease.streams.is_in_doubt and not await self._is_next(answer):
+        if (lease.streams.has_remains or not lease.is_in_turn(answer.messages)) and not await self._is_next(answer):
             await self._return(stream, answer)
             return
         if answer.oldest_at:
@@ -241,15 +241,19 @@ class QueueReader:
             raise StoreError(REFUSED)
 
     async def _is_next(self, answer: Answer) -> bool:
-        """Whether nothing can come before this answer that a lost stream had."""
-        lease, streams = self._lease, self._lease.streams
-        if streams.has_remains:
-            looked = self._broker.look(self._source, await self._snapshot())
-            # with nothing to give, KubeMQ has closed ours: the count says nothing then
-            subscribers = looked.subscribers if answer.messages else 0
-            if not streams.on_count(subscribers, looked.last_sequence, self._broker.clock()):
-                return False
-        return streams.takes(answer.messages, lease.is_in_line(answer.messages), self._broker.clock())
+        """Whether an answer that is in doubt is to be taken: not while a lost stream may have what comes before it."""
+        lease, messages = self._lease, answer.messages
+        had_remains = lease.streams.has_remains
+        looked = self._broker.look(self._source, await self._snapshot())
+        subscribers = looked.subscribers if messages else 0  # with nothing to give, KubeMQ has closed ours
+        if had_remains and not lease.streams.on_count(subscribers, self._broker.clock()):
+            return False
+        if had_remains and lease.is_short(messages):  # what has come back meanwhile is not in it
+            return False
+        if lease.is_in_turn(messages):
+            return True
+        is_shared = subscribers > 1 and not had_remains
+        return is_shared or lease.line.is_confirmed(messages)
 
     async def _return(self, stream: QueueStream, answer: Answer) -> None:
         """Give it back, to be read again soon; not on this stream, which keeps what it has handed out."""

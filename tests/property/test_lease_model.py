@@ -68,6 +68,10 @@ class LeaseMachine(RuleBasedStateMachine):
         for stream in self.model.store.streams:
             stream.catch_up()
 
+    @rule(count=st.integers(1, 9))
+    def answer_out_of_turn(self, count: int) -> None:
+        self.model.channel.out_of_turn = count
+
     @rule()
     def age_stream(self) -> None:
         self.model.age_stream()

@@ -87,7 +87,8 @@ class FakeChannel:
         self.open: list[FakeTransaction] = []
         self.get_count = self.short_count = 0
         self.hidden_gets = 0  #: so many Gets find nothing yet, though it is counted
-        self.out_of_turn = 0  #: the next Get begins with what comes after so many
+        self._began_with = 0
+        self.out_of_turn = 0  #: the next Get begins with what comes after so many, if enough is there
 
     def append(self, message: Message) -> int:
         """Store a copy at the tail; returns its Sequence."""
@@ -118,8 +119,13 @@ class FakeChannel:
         self.get_count += 1
         messages = []
         hidden, self.hidden_gets = self.hidden_gets > 0, max(0, self.hidden_gets - 1)
-        skipped, self.out_of_turn = self.out_of_turn, 0
-        for sequence in () if hidden else self.available()[skipped:][: transaction.capacity]:
+        there = [] if hidden else self.available()
+        skipped, self.out_of_turn = min(self.out_of_turn, max(0, len(there) - transaction.capacity)), 0
+        if skipped:  # never twice the same, nor after the second that a short answer takes
+            is_short = any(self.stored[sequence].expired for sequence in there[skipped:][: transaction.capacity])
+            skipped *= there[skipped] != self._began_with and not is_short
+            self._began_with = there[skipped]
+        for sequence in there[skipped:][: transaction.capacity]:
             self.last_handed = max(self.last_handed, sequence)
             stored = self.stored[sequence]
             if stored.expired:

@@ -6,7 +6,7 @@ import pytest
 
 from connector.broker.backlog import NEVER
 from connector.broker.lease import BACK_OFF_S, Event, State
-from connector.broker.ports import Answer
+from connector.broker.ports import Answer, ChannelInfo
 from connector.broker.steps import StepKind
 from mapping.message_ids import MessageIds
 from tests.support.lease_bench import Bench, message
@@ -119,11 +119,15 @@ def test_a_failed_one_that_left_the_queue_is_forgotten() -> None:
     assert bench.lease._failed == {}
 
 
+def first_sight(bench: Bench, first: int, last: int, delivered: int, subscribers: int) -> None:
+    bench.lease.on_first_sight(ChannelInfo("channel", last, first, last, delivered, subscribers))
+
+
 def test_first_sight_marks_what_an_earlier_life_may_have_delivered() -> None:
     bench = Bench(is_counted=False)
-    bench.lease.on_first_sight(1, 10, 4, 1)
+    first_sight(bench, 1, 10, 4, 1)
     bench.count(10, 10)
-    bench.lease.on_first_sight(1, 10, 10, 1)  # later numbers have our own doing in them
+    first_sight(bench, 1, 10, 10, 1)  # later numbers have our own doing in them
     bench.credit = 6
     bench.get(*range(1, 7))
     assert [m.redelivered for m in bench.lease.ready] == [True] * 4 + [False] * 2
@@ -132,7 +136,7 @@ def test_first_sight_marks_what_an_earlier_life_may_have_delivered() -> None:
 def test_twins_of_an_earlier_life_are_known() -> None:
     """What it stored again after an unknown result lies there twice; natives may use an id twice."""
     bench = Bench(is_counted=False)
-    bench.lease.on_first_sight(1, 4, 0, 1)
+    first_sight(bench, 1, 4, 0, 1)
     bench.count(5, 4)
     bench.credit = 9
     bench.begin_get()
@@ -146,7 +150,7 @@ def test_twins_of_an_earlier_life_are_known() -> None:
 @pytest.mark.parametrize(("delivered", "subscribers", "upto"), [(0, 1, 0), (3, 1, 3), (99, 1, 5), (0, 2, 5)])
 def test_how_far_first_sight_reaches(delivered: int, subscribers: int, upto: int) -> None:
     bench = Bench(is_counted=False)
-    bench.lease.on_first_sight(1, 5, delivered, subscribers)
+    first_sight(bench, 1, 5, delivered, subscribers)
     assert bench.lease.redelivered_upto == upto
 
 
@@ -520,7 +524,26 @@ def test_what_is_stored_where_nothing_was_before_is_not_watched_for_late_copies(
     bench.credit = 1
     ours = MessageIds("0123456789ab").next()
     bench.lease.counts.known_at = NEVER
-    bench.lease.on_first_sight(0, 0, 0, 0)
+    first_sight(bench, 0, 0, 0, 0)
     bench.begin_get()
     bench.lease.on_answer(Answer("t", [message(1, ours)]))
     assert not bench.lease.repeated.is_second(2, ours)
+
+
+def test_a_purge_spares_what_clients_held_although_it_goes_back() -> None:
+    bench = Bench(4)
+    bench.credit = 3
+    one, two, three = bench.open(1, 2, 3)
+    assert bench.lease.start_move(two)
+    purged: list[bool] = []
+    bench.lease.purge(lambda: purged.append(True))
+    for message_ in (one, three):
+        bench.lease.put_back(message_)
+    bench.lease.finish_move(two)
+    bench.lease.acks_sent(1, bench.lease.acks_due())
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.on_event(Event.REST)
+    bench.credit = 2
+    assert bench.get(1, 3, 4) == 3
+    assert [m.sequence for m in bench.lease.ready] == [1, 3]
+    assert sorted(bench.lease.settled) == [4]

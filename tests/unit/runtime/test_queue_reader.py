@@ -240,6 +240,47 @@ async def test_after_an_answer_that_was_too_large_nothing_newer_comes_first(skip
         assert not any(message.redelivered for message in consumer.got)
 
 
+@pytest.mark.parametrize("acknowledged", [(), (1, 3)])
+@pytest.mark.parametrize("is_new_life", [False, True])
+async def test_what_was_given_back_keeps_its_order(is_new_life: bool, acknowledged: tuple[int, ...]) -> None:
+    """KubeMQ may send the rest of what a closed transaction had to the next but one Get, before it begins anew."""
+    model = RuntimeModel()
+    store, read = model.store, [b"%d" % n for n in range(9) if n not in acknowledged]
+    async with model.running():
+        model.publish(*[b"%d" % n for n in range(9)])
+        all_of_it = Consumer(9)
+        model.queue.add_consumer(all_of_it)
+        model.settle()
+        await until(lambda: len(all_of_it.got) == 9)
+        model.queue.remove_consumer(all_of_it)
+        for n in acknowledged:
+            model.queue.settle(all_of_it.got[n])
+        for n in sorted({*range(9)} - {*acknowledged}, reverse=True):
+            model.queue.lease.put_back(all_of_it.got[n])
+        model.settle()
+        await until(lambda: model.queue.lease.state is State.IDLE)
+        if not is_new_life:
+            await _read_out_of_turn(model, read)
+    if is_new_life:
+        model = RuntimeModel(store)
+        async with model.running():
+            await _read_out_of_turn(model, read)
+
+
+async def _read_out_of_turn(model: RuntimeModel, bodies: list[bytes]) -> None:
+    channel = model.store.channel(model.queue.kubemq_channel)
+    consumer, got = Consumer(1), []
+    channel.out_of_turn = 4
+    model.queue.add_consumer(consumer)
+    for _ in bodies:
+        model.settle()
+        await until(lambda: consumer.got)
+        channel.out_of_turn = 2
+        got += consumer.bodies
+        model.queue.settle(consumer.got.pop())
+    assert got == bodies
+
+
 async def test_who_waits_for_proof_gets_it() -> None:
     async with RuntimeModel().running() as model:
         consumer = Consumer()
