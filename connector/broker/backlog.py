@@ -42,6 +42,7 @@ class Backlog:
         "_last_stored",
         "_net",
         "_spared",
+        "coming_count",
         "confirmed_count",
         "highest_read",
         "is_empty",
@@ -58,6 +59,7 @@ class Backlog:
     def __init__(self) -> None:
         self._net = self.pending_count = 0
         self.known_at = NEVER
+        self.coming_count = 0  #: of what is on its way: KubeMQ is storing it at this moment
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
@@ -71,6 +73,11 @@ class Backlog:
     def count(self) -> int:
         """Messages known to be unread."""
         return self._net if self._net > 0 else 0
+
+    @property
+    def soon_count(self) -> int:
+        """What a Get begun now finds when KubeMQ comes to it: of what is being stored, the part not read yet."""
+        return max(0, self._net + self.coming_count)
 
     def on_stored(self) -> None:
         """One that was on its way is stored."""

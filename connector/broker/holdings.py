@@ -67,6 +67,7 @@ class Holdings:
         self.line = Line()
         self.generation = 0
         self.repeated = Repeated()
+        self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
         self.is_unsure = False  #: the server was restarted in an earlier life: it may have handed out more than it says
         self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
         self.redelivered_upto = 0
@@ -107,6 +108,15 @@ class Holdings:
         """Of the known backlog: what nobody has been given."""
         early = self.early.unread
         return max(0, self.counts.count - len(early)) if early else self.counts.count
+
+    @property
+    def unreadable_count(self) -> int:
+        """Withheld by the server, and not known from memory either."""
+        return max(0, self.counts.withheld - len(self.copied))
+
+    def note_oldest(self, since: float) -> None:
+        """An answer has told when its first message was stored (monotonic seconds)."""
+        self.oldest_since = since
 
     @property
     def backlog(self) -> int:

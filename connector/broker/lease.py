@@ -90,7 +90,6 @@ class Lease(Holdings):
         self.may_withhold = False  #: the server was restarted since the channel was known to be whole
         self.is_doubtful = False  #: so it is examined before anything else
         self.is_due = False  #: its oldest message nears the server's retention: it moves when examined
-        self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
         self._peeks = 0
         self.get_count = self.short_count = 0
         self._new_cap = MAX_NEW
@@ -110,16 +109,17 @@ class Lease(Holdings):
 
         Not where somebody else may read, and not while somebody waits for acknowledgements: that would never end.
         """
-        counts = self.counts
         early = self.early
-        if counts.count != early.count + 1 or early.is_unsure or self.ready or self.state is State.RECOVERING:
+        if self.counts.count != early.count + 1 or early.is_unsure or self.ready or self.state is State.RECOVERING:
             return False
-        is_whole = not (self.may_withhold or self.is_doubtful or self.is_due or counts.withheld)
-        return (
-            is_whole
-            and counts.known_at > NEVER
-            and not (self.sharing.is_on or counts.purge_left or self._proofs.has_waiters)
-        )
+        return self._is_plain and not self._proofs.has_waiters
+
+    @property
+    def _is_plain(self) -> bool:
+        """It is known what is there, and nobody else reads, withholds or purges any of it."""
+        counts = self.counts
+        is_odd = self.may_withhold or self.is_doubtful or self.is_due or counts.withheld or counts.purge_left
+        return not (is_odd or self.sharing.is_on) and counts.known_at > NEVER
 
     @property
     def is_at_rest(self) -> bool:
@@ -239,10 +239,6 @@ class Lease(Holdings):
         """Read one message ahead, to learn its age; it goes back as what nobody takes does."""
         self._peeks = 1
 
-    def note_oldest(self, since: float) -> None:
-        """An answer has told when its first message was stored (monotonic seconds)."""
-        self.oldest_since = since
-
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)
 
@@ -261,7 +257,9 @@ class Lease(Holdings):
             return True
         if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
-        return self.counts.count > 0 and (self._wanted() > 0 or bool(self.early.unread))
+        if self.counts.count > 0:
+            return self._wanted() > 0 or bool(self.early.unread)
+        return self.coming_count > 0 and self._wanted() > 0
 
     def _wanted(self) -> int:
         adopted_count = max(0, len(self.adopted) - len(self.early.unread))
@@ -311,8 +309,20 @@ class Lease(Holdings):
         return Step(StepKind.REFILL, can_wait=not (self._is_hungry() or self._proofs.has_waiters))
 
     def _is_hungry(self) -> bool:
-        """Somebody waits for a message that is known to be there."""
-        return not self.ready and self.undelivered_count > 0 and self._wanted() > 0
+        """Somebody waits for a message that is known to be there, or is coming."""
+        is_there = self.undelivered_count > 0 or self.coming_count > 0
+        return is_there and not self.ready and self._wanted() > 0
+
+    @property
+    def coming_count(self) -> int:
+        """What is not known to be there, but will be by the time a Get begun now has reached it.
+
+        Nothing where a Get might wait in vain for it.
+        """
+        counts = self.counts
+        if not counts.coming_count or counts.count or self.state is State.RECOVERING:
+            return 0
+        return counts.soon_count if self._is_plain and not self.early.life else 0
 
     def _read_at(self) -> float:
         """When the channel is to be read: at once where somebody waits, later for what went out before it was read."""
@@ -386,7 +396,7 @@ class Lease(Holdings):
         self._relinking = mine = self.mine_count
         self._everything = None
         early = len(self.early.unread)
-        new = min(max(0, self._wished(mine)) + early, self.counts.count)
+        new = min(max(0, self._wished(mine)) + early, self.counts.count or self.coming_count)
         if self._is_pressed():
             new = min(new, self._wanted() + early)
         if new > 0:
@@ -436,11 +446,6 @@ class Lease(Holdings):
             size = self._asked = min(size, waiting)
             self._everything = waiting
         return size
-
-    @property
-    def unreadable_count(self) -> int:
-        """Withheld by the server, and not known from memory either."""
-        return max(0, self.counts.withheld - len(self.copied))
 
     # ------------------------------------------------------------------ examined and moved (``queue_mover.py``)
 
@@ -547,6 +552,7 @@ class Lease(Holdings):
         self.short_count += 1
         self.is_dry = not self.ready
         self.counts.on_short()
+        self.counts.coming_count = 0
         self.early.limit(0)
         self._suspect()
         self._back_off()

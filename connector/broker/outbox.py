@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from connector.broker.backlog import Backlog
     from connector.broker.message import Message
     from connector.broker.ports import Outgoing, Receipt
     from connector.broker.queue import StoredQueue
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: One request carries at most this many messages and bytes, as ``Submission.cost`` counts them.
 BATCH_COUNT = 1024
 BATCH_BYTES = 4_000_000
+#: A larger batch takes so long to store that nobody asks for it before it is: at most some 10 ms.
+COMING_BYTES = 1_000_000
 #: What a message costs beside its body and header, for the byte counts.
 OVERHEAD_BYTES = 256
 #: What a header takes, in its own bytes: as JSON 1 to 2.5 times them, 6 times when all of it are control characters.
@@ -132,6 +135,27 @@ class Outbox:
             submission.receipt.flush()
         except Exception as bug:  # noqa: BLE001 # the rest of the batch is to be sent all the same
             self.bugs.append(bug)
+
+
+def announce(batch: Sequence[Submission]) -> list[Backlog]:
+    """The batch goes to KubeMQ now: readers with somebody waiting may ask for it.  Returns what ``end_coming`` wants.
+
+    Not where it takes so long to store that a Get would wait for it noticeably.
+    """
+    if sum([submission.cost for submission in batch]) > COMING_BYTES:
+        return []
+    queues: dict[StoredQueue, int] = {}
+    for submission in batch:
+        queue = submission.queue
+        queues[queue] = queues.get(queue, 0) + 1
+    coming = [queue.on_coming(count) for queue, count in queues.items()]
+    return [counts for counts in coming if counts is not None]
+
+
+def end_coming(coming: Iterable[Backlog]) -> None:
+    """The batch has been answered, or is lost."""
+    for counts in coming:
+        counts.coming_count = 0
 
 
 def on_results(batch: list[Submission], errors: list[str]) -> None:

@@ -24,6 +24,7 @@ from mapping.message_ids import is_early
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from connector.broker.backlog import Backlog
     from connector.broker.ports import Consumer, Done, Receipt
     from connector.broker.topology import QueueRecord
 
@@ -307,6 +308,16 @@ class StoredQueue(Queue):
             lease.early.on_stored(message, may_offer)
         if not self.is_dirty:
             self._hub.mark_dirty(self)
+
+    def on_coming(self, count: int) -> Backlog | None:
+        """KubeMQ is about to store so many; where that is noted, if they may be read here."""
+        if not self.is_owned or self.is_held:
+            return None
+        counts = self.lease.counts
+        counts.coming_count = count
+        if self.lease.wants_reader():
+            self._hub.wake_reader(self)
+        return counts
 
     def on_refused(self) -> None:
         """The oldest unresolved submission is not stored."""

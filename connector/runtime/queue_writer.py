@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from connector.broker.outbox import on_results, on_unknown
+from connector.broker.outbox import announce, end_coming, on_results, on_unknown
 from connector.broker.ports import Rejected, StoreError
 from connector.runtime.link import jittered
 from connector.runtime.outage import Outage
@@ -143,7 +143,11 @@ class QueueWriter:
                 if any(submission.queue.is_held for submission in batch):
                     self._outbox.put_back(batch)
                     return
-            errors = await self._lane.send(batch)
+            coming = announce(batch)
+            try:
+                errors = await self._lane.send(batch)
+            finally:
+                end_coming(coming)
         except Rejected as error:
             self._tell(on_results, batch, [str(error)] * len(batch))
         except StoreError as error:

@@ -6,8 +6,9 @@ where the test lets it: every request has a *pause* before the server has seen i
 
 - A stream is served serially.  Acks and closes are silent; with ``is_lazy`` they wait on their way until the next
   request that is answered (or until the test lets the server catch up), and die with the stream.
-- A Get with fewer messages than asked for is answered at once, but counted; what comes later is parked in its
-  transaction.  A partial AckRange pulls further messages into the transaction, unseen.
+- A Get waits for what a lane has under way; with fewer messages than asked for all the same it is answered at once, but
+  counted; what comes later is parked in its transaction.  A partial AckRange pulls further messages into the
+  transaction, unseen.
 - AckRange of everything seen closes the transaction (not while something is parked in it unseen, as ``hides_parked``
   says); one unknown Sequence ends it with an error, which is told with the next answer.
 - A cancelled stream gives everything back at once, or soon, where the server ``is_slow``; a broken one may linger until
@@ -198,6 +199,9 @@ class FakeStream:
             return Answer("", [], error, self._take_failed())
         store.last_transaction += 1
         channel = store.channel(kubemq_channel)
+        while len(channel.available()) < max_items and store.is_storing(kubemq_channel):
+            await store.pause("get waits")
+            self._check()
         transaction = FakeTransaction(f"t{store.last_transaction}", channel, max_items)
         self._transactions[transaction.id] = transaction
         messages = channel.get(transaction)
@@ -326,13 +330,28 @@ class FakeLane:
 
     def __init__(self, store: FakeKubeMQ) -> None:
         self._store = store
+        self._under_way: set[str] = set()
         self.is_gone = False
 
     async def send(self, batch: Sequence[Outgoing]) -> list[str]:
         """See ``ports``."""
         self._check()
-        await self._store.pause("store sent")
+        self._under_way = {outgoing.kubemq_channel for outgoing in batch}
+        try:
+            await self._store.pause("store sent")
+            self._check()
+            results = self._keep(batch)
+        finally:
+            self._under_way = set()
+        await self._store.pause("store answered")
         self._check()
+        return results
+
+    def is_storing(self, kubemq_channel: str) -> bool:
+        """Whether something for this channel is on its way."""
+        return kubemq_channel in self._under_way and not self.is_gone
+
+    def _keep(self, batch: Sequence[Outgoing]) -> list[str]:
         if self._store.send_error:
             error, self._store.send_error = self._store.send_error, ""
             raise Rejected(error)
@@ -343,8 +362,6 @@ class FakeLane:
             if not error:
                 self._store.channel(outgoing.kubemq_channel).append(outgoing.message)
             results.append(error)
-        await self._store.pause("store answered")
-        self._check()
         return results
 
     def lose(self) -> None:
@@ -431,6 +448,10 @@ class FakeKubeMQ:
         if channel is None:
             channel = self.channels[name] = FakeChannel(name)
         return channel
+
+    def is_storing(self, kubemq_channel: str) -> bool:
+        """Whether something for this channel is on its way: a Get that lacks it waits."""
+        return any(lane.is_storing(kubemq_channel) for lane in self.lanes)
 
     def rows(self) -> list[ChannelInfo]:
         """QueuesInfo as it is now; a channel without a message so far is unknown."""

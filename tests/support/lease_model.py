@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
-from connector.broker.backlog import NEVER
+from connector.broker.backlog import NEVER, Backlog
 from connector.broker.broker import Broker
 from connector.broker.lease import Lease, State
 from connector.broker.message import Message
-from connector.broker.outbox import Submission, on_results, on_unknown
+from connector.broker.outbox import Submission, announce, end_coming, on_results, on_unknown
 from connector.broker.ports import StoreError
 from connector.broker.streams import RECYCLE_GETS
 from connector.broker.topology import QueueRecord
@@ -105,6 +105,7 @@ class LeaseModel:
         self.may_flag = False
         self.lane: Driven | None = None
         self.batch: list[Submission] = []
+        self.coming: list[Backlog] = []
         self.purges: list[tuple[int, list[Stored]]] = []
         self.purging = 0
         self.reported: list[tuple[str, dict[str, object]]] = []
@@ -336,6 +337,7 @@ class LeaseModel:
         if self.lane is None:
             self.batch = self.outbox.take()
             if self.batch:
+                self.coming = announce(self.batch)
                 self.lane = Driven(self.store.open_lane().send(self.batch))
             self.settle()
             return
@@ -345,12 +347,13 @@ class LeaseModel:
             self.lane = None
             for submission in self.batch:
                 self.item(submission.message).may_flag = True
+            end_coming(self.coming)
             on_unknown(self.outbox, self.batch, str(error))
         else:
-            if self.lane.point is not None:
-                return
-            results, self.lane = self.lane.result, None
-            on_results(self.batch, results)
+            if self.lane.point is None:
+                results, self.lane = self.lane.result, None
+                end_coming(self.coming)
+                on_results(self.batch, results)
         self.settle()
 
     def lose_lane(self) -> None:

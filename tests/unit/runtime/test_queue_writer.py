@@ -26,6 +26,8 @@ class FakeQueue:
 
     def on_refused(self) -> None: ...
 
+    def on_coming(self, count: int) -> None: ...
+
 
 class Results:
     """A receipt of a channel with confirms."""
