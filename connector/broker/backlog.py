@@ -41,6 +41,7 @@ class Backlog:
     __slots__ = (
         "_last_stored",
         "_net",
+        "_raised_count",
         "_spared",
         "coming_count",
         "confirmed_count",
@@ -68,6 +69,7 @@ class Backlog:
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
+        self._raised_count = 0
 
     @property
     def count(self) -> int:
@@ -99,8 +101,21 @@ class Backlog:
         """So many unread messages were read, up to the Sequence ``highest``."""
         self.read_count += count
         self._net = max(self._net - count, -self.pending_count)
+        if self._net <= 0:
+            self._raised_count = 0
         if highest > self.highest_read:
             self.highest_read = highest
+
+    def has_again(self) -> bool:
+        """Whether one that we have not counted is among those known to be unread: KubeMQ has counted more than we.
+
+        That is one that was read before and comes again, as an acknowledgement may be too late for the Get that follows
+        it, and the second copy of one whose store was not answered.
+        """
+        if self._raised_count <= 0:
+            return False
+        self._raised_count -= 1
+        return True
 
     def on_given_back(self, count: int) -> None:
         """So many that were read are unread again."""
@@ -129,6 +144,7 @@ class Backlog:
         unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id)
         if is_exact or unread > self.count:
+            self._raised_count = max(0, self._raised_count + unread - self.count)
             self._net = max(0, unread)
         self.is_empty = waiting == 0 and self.pending_count == 0
         self.last_sequence = last_sequence

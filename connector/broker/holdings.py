@@ -333,6 +333,7 @@ class Holdings:
         held, settled, moving = self.held, self.settled, self.moving
         was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
         relinked = size = again = fresh = 0
+        read_upto = self.counts.highest_read
         for message in messages:
             sequence = message.sequence
             cost = _cost(message)
@@ -344,7 +345,8 @@ class Holdings:
                 continue
             if mine is not None:
                 self._displace(sequence, mine)
-            fresh += self._take_in(sequence, message, is_counted)
+            if self._take_in(sequence, message, is_counted):
+                fresh += sequence > read_upto or self.line.has_given_back(sequence) or self.counts.has_again()
         if fresh:  # up at once, down slowly: an answer that is too large costs the stream
             average = size / len(messages)
             self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
@@ -389,9 +391,10 @@ class Holdings:
             return True
         if self._may_be_inherited(sequence) and is_ours(message.message_id):  # natives may use an id twice
             self.repeated.watch_passing(message.message_id)
-        if self.repeated.is_second(sequence, message.message_id, self.generation) or is_purged:
+        is_second = self.repeated.is_second(sequence, message.message_id, self.generation)
+        if is_second or is_purged:
             self._add_settled(sequence, message)
-            return True
+            return not is_second or self.counts.has_again()
         if self.was_handed_out(sequence, message.message_id):
             message.redelivered = True
             if self._failed:

@@ -48,6 +48,11 @@ class Line:
         if sequences:
             self._back = sorted({*self._back, *sequences})
 
+    def has_given_back(self, sequence: int) -> bool:
+        """Whether this one was read and is unread again."""
+        at = bisect_left(self._back, sequence)
+        return at < len(self._back) and self._back[at] == sequence
+
     def is_next(self, messages: list[Message], mine: Iterable[int], mine_count: int, highest_read: int) -> bool:
         """Whether nothing that is there is missing before the last message of this answer, which has some.
 

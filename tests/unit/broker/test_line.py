@@ -1,4 +1,4 @@
-"""In which order a channel is read: what an answer has to begin with, and when one that does not is taken."""
+"""In which order a channel is read: what an answer begins with, when another one is taken, what a purge spares."""
 
 from __future__ import annotations
 
@@ -154,3 +154,22 @@ def test_the_lease_keeps_the_order_of_what_it_gave_back() -> None:
     assert bench.lease.is_in_turn([message(6)])  # KubeMQ had no more for a second
     bench.lease.counts.withheld = 1
     assert bench.lease.is_in_turn([message(5), message(6)])  # nobody can tell
+
+
+def test_a_purge_spares_what_clients_held_although_it_goes_back() -> None:
+    bench = Bench(4)
+    bench.credit = 3
+    one, two, three = bench.open(1, 2, 3)
+    assert bench.lease.start_move(two)
+    purged: list[bool] = []
+    bench.lease.purge(lambda: purged.append(True))
+    for message_ in (one, three):
+        bench.lease.put_back(message_)
+    bench.lease.finish_move(two)
+    bench.lease.acks_sent(1, bench.lease.acks_due())
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.on_event(Event.REST)
+    bench.credit = 2
+    assert bench.get(1, 3, 4) == 3
+    assert [m.sequence for m in bench.lease.ready] == [1, 3]
+    assert sorted(bench.lease.settled) == [4]
