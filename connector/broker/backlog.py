@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 NEVER = float("-inf")
 #: No limit: a purge without a known last Sequence takes by count alone.
 UNBOUNDED = 1 << 62
+#: Another connector tells what it has stored within so many seconds; what a count has more than was told may be that.
+AHEAD_S = 0.5
 
 
 class Snapshot(NamedTuple):
@@ -39,6 +41,7 @@ class Backlog:
     """
 
     __slots__ = (
+        "_ahead_count",
         "_last_stored",
         "_net",
         "_raised_count",
@@ -69,7 +72,7 @@ class Backlog:
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
-        self._raised_count = 0
+        self._raised_count = self._ahead_count = 0
 
     @property
     def count(self) -> int:
@@ -87,9 +90,13 @@ class Backlog:
         self.stored_count += 1
         self._net += 1
 
-    def on_announced(self, count: int) -> None:
-        """Another connector has stored so many."""
+    def on_announced(self, count: int, now: float) -> None:
+        """Another connector has stored so many; the last count may have had some of them already."""
         self.stored_count += count
+        if self._ahead_count and now - self.known_at < AHEAD_S:
+            known_count = min(count, self._ahead_count)
+            self._ahead_count -= known_count
+            count -= known_count
         self._net += count
 
     def on_refused(self) -> None:
@@ -143,6 +150,7 @@ class Backlog:
         self.withheld = min(self.withheld, waiting)
         unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id)
+        self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
             self._net = max(0, unread)

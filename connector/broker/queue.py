@@ -127,7 +127,7 @@ class StoredQueue(Queue):
     def on_grown(self, count: int) -> None:
         """Another connector has stored so many messages."""
         if self.lease.counts.known_at > NEVER:
-            self.lease.counts.on_announced(count)
+            self.lease.counts.on_announced(count, self._hub.clock())
             self._hub.mark_dirty(self)
 
     # ------------------------------------------------------------------ sources

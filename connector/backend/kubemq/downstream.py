@@ -138,7 +138,11 @@ class KubeMQQueueStream:
 
 
 def messages_of(kubemq_channel: str, stored_messages: Iterable[pb.QueueMessage]) -> list[Message]:
-    """Return what was read as messages, in Sequence order (as the server answers, but for what it redelivers)."""
+    """Return what was read as messages, in Sequence order, each once.
+
+    The server answers so, but for what it redelivers: that may come out of order, and twice in one answer (measured: 4
+    of 40,000 messages that another connector had stored, on a busy machine).
+    """
     messages = []
     last = 0
     is_ordered = True
@@ -165,7 +169,7 @@ def messages_of(kubemq_channel: str, stored_messages: Iterable[pb.QueueMessage])
             )
         )
     if not is_ordered:
-        messages.sort(key=_by_sequence)
+        messages = sorted({message.sequence: message for message in messages}.values(), key=_by_sequence)
     return messages
 
 

@@ -173,3 +173,10 @@ def test_messages_are_in_sequence_order() -> None:
     messages = messages_of("c", [stored(number) for number in (4, 5, 1, 2, 6)])
 
     assert [message.sequence for message in messages] == [1, 2, 4, 5, 6]
+
+
+def test_what_an_answer_has_twice_is_one_message() -> None:
+    """KubeMQ sends it again while it redelivers, and lists it again."""
+    for numbers in ((1, 2, 2, 3), (2, 3, 1, 2, 3, 4), (1, 1)):
+        messages = messages_of("c", [stored(number) for number in numbers])
+        assert [message.sequence for message in messages] == sorted({*numbers})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.broker.backlog import Backlog
+from connector.broker.backlog import AHEAD_S, Backlog
 
 
 def stored(count: int) -> Backlog:
@@ -142,3 +142,30 @@ def test_an_exact_count_ends_a_purge_that_waits_for_more() -> None:
     assert backlog.purge_left == 5
     backlog.correct(2, 5, 0, began, is_quiet=True)
     assert (backlog.count, backlog.purge_left) == (2, 2)
+
+
+def test_what_a_count_had_already_is_not_counted_again_when_its_storer_tells() -> None:
+    """A Get that asks for one too many waits a second for it."""
+    backlog = Backlog()
+    backlog.correct(0, 0, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.known_at = 100.0
+    backlog.correct(2, 2, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.known_at = 101.0
+    backlog.on_announced(1, 101.01)
+    assert backlog.count == 2
+    backlog.on_read(2, 2)
+    backlog.on_announced(1, 101.02)
+    assert backlog.count == 0
+    backlog.on_announced(1, 101.03)
+    assert backlog.count == 1
+
+
+def test_what_natives_stored_is_not_taken_for_what_is_told_later() -> None:
+    backlog = Backlog()
+    backlog.known_at = 100.0
+    backlog.correct(2, 2, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.on_announced(1, 100.0 + AHEAD_S)
+    assert backlog.count == 3
+    backlog.correct(3, 3, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.on_announced(1, 100.1)
+    assert backlog.count == 4
