@@ -316,3 +316,13 @@ class BrokerModel:
         """The bodies in a queue's KubeMQ channel."""
         channel = self.store.channel(f"amqp.default.{name}")
         return [channel.stored[sequence].message.body for sequence in sorted(channel.stored)]
+
+
+def held_queue() -> StoredQueue:
+    """A stored queue whose lane sends nothing by itself."""
+    model = BrokerModel()
+    model.hold_lanes = True
+    model.declare("q", durable=True)
+    found = model.vhost.find_queue("q", None)
+    assert isinstance(found, StoredQueue)
+    return found

@@ -530,32 +530,32 @@ def test_what_is_stored_where_nothing_was_before_is_not_watched_for_late_copies(
     assert not bench.lease.repeated.is_second(2, ours)
 
 
-def test_an_acknowledged_message_that_comes_again_is_in_no_count() -> None:
-    """Its acknowledgement was too late for the next Get: counted as new, it would leave another one behind for good."""
-    bench = Bench(2)
+def with_one_acknowledged(stored: int) -> Bench:
+    """The first of so many has been read and provably acknowledged, and there is room for another one."""
+    bench = Bench(stored)
     bench.credit = 1
     (one,) = bench.open(1)
     bench.lease.settle(one)
     bench.lease.acks_sent(1, bench.lease.acks_due())
-    bench.credit = 1
     bench.lease.on_proof(())
+    bench.credit = 1
+    return bench
+
+
+def test_an_acknowledged_message_that_comes_again_is_in_no_count() -> None:
+    """Its acknowledgement was too late for the next Get: counted as new, it would leave another one behind for good."""
+    bench = with_one_acknowledged(2)
     assert bench.get(1) == 1
     assert list(bench.lease.settled) == [1]
     assert bench.lease.backlog == 1  # the second one is still to be read
 
 
 def test_it_is_counted_where_kubemq_has_counted_it() -> None:
-    bench = Bench(1)
-    bench.credit = 1
-    (one,) = bench.open(1)
-    bench.lease.settle(one)
-    bench.lease.acks_sent(1, bench.lease.acks_due())
+    bench = with_one_acknowledged(1)
     bench.lease.on_event(Event.CLOSED)
     bench.lease.on_event(Event.REST)
-    bench.lease.on_proof(())
     bench.count(1, 1)
     assert bench.lease.backlog == 1
-    bench.credit = 1
     assert bench.get(1) == 1
     assert bench.lease.backlog == 0
     assert list(bench.lease.settled) == [1]

@@ -17,7 +17,7 @@ from connector.broker.outbox import (
     watch_repeated,
 )
 from connector.broker.queue import StoredQueue
-from tests.support.broker_model import BrokerModel, Publisher
+from tests.support.broker_model import Publisher, held_queue
 
 
 class Wakes:
@@ -32,12 +32,7 @@ class Wakes:
 
 @pytest.fixture
 def queue() -> StoredQueue:
-    model = BrokerModel()
-    model.hold_lanes = True
-    model.declare("q", durable=True)
-    found = model.vhost.find_queue("q", None)
-    assert isinstance(found, StoredQueue)
-    return found
+    return held_queue()
 
 
 @pytest.fixture

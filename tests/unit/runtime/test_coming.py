@@ -11,7 +11,7 @@ from connector.broker.lease import Event, State
 from connector.broker.message import Message
 from connector.broker.outbox import COMING_BYTES, announce, end_coming
 from connector.broker.queue import StoredQueue
-from tests.support.broker_model import BrokerModel, Consumer, Publisher
+from tests.support.broker_model import Consumer, Publisher, held_queue
 from tests.support.fake_kubemq import FakeKubeMQ
 from tests.support.lease_bench import Bench
 from tests.support.runtime_model import RuntimeModel
@@ -154,12 +154,7 @@ class TestAnnounce:
 
     @pytest.fixture
     def queue(self) -> StoredQueue:
-        model = BrokerModel()
-        model.hold_lanes = True
-        model.declare("q", durable=True)
-        found = model.vhost.find_queue("q", None)
-        assert isinstance(found, StoredQueue)
-        return found
+        return held_queue()
 
     def announced(self, queue: StoredQueue, *bodies: bytes) -> list[Backlog]:
         for token, body in enumerate(bodies, 1):
