@@ -57,6 +57,7 @@ class Backlog:
         "purge_upto",
         "read_count",
         "stored_count",
+        "unpurged_count",
         "withheld",
     )
 
@@ -68,6 +69,7 @@ class Backlog:
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
         self.purge_left = self.purge_upto = 0
+        self.unpurged_count = 0  #: what the last purge could not have: others hold it
         self._spared: set[int] = set()
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
@@ -169,6 +171,7 @@ class Backlog:
         nothing that came after.
         """
         self.purge_left = self.count
+        self.unpurged_count = 0
         self._spared = set(spared)
         known = self.last_sequence
         self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
@@ -182,6 +185,11 @@ class Backlog:
             return False
         self.purge_left -= 1
         return True
+
+    def stop_purge(self, unpurged_count: int) -> None:
+        """The rest cannot be had."""
+        self.unpurged_count = unpurged_count
+        self.purge_left = 0
 
     def limit_purge(self) -> None:
         """There is no more to purge than there is."""

@@ -237,6 +237,11 @@ class Queue:
         return len(self.ready)
 
     @property
+    def unreadable_count(self) -> int:
+        """Messages that are there, and that nobody can read at the moment."""
+        return 0
+
+    @property
     def unacked_count(self) -> int:
         """Delivered and unsettled."""
         raise NotImplementedError

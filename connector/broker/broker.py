@@ -16,7 +16,7 @@ from connector.broker.census import Census
 from connector.broker.counters import Counters
 from connector.broker.errors import Inequivalent, NotFound
 from connector.broker.event_shapes import is_well_formed
-from connector.broker.generations import Generations
+from connector.broker.generations import Generations, queue_drained
 from connector.broker.group import Group
 from connector.broker.outbox import Outbox
 from connector.broker.ports import TimedOut
@@ -288,8 +288,9 @@ class Broker(Census, Observer):
         for key in list(self.topology.undrained):
             self._draining.setdefault(key, [])
             if self._is_drainer(key) and key not in self._drained_here:
-                left = self.topology.left.get(key) or Generations()
-                self.drain(self.stored_queue(QueueRecord(*key, generations=left)))
+                queue = self.stored_queue(QueueRecord(*key, generations=self.topology.left.get(key) or Generations()))
+                queue.lease.was_in_doubt = True  # an earlier life may have known more
+                self.drain(queue)
 
     def _is_drainer(self, key: tuple[str, str]) -> bool:
         return self.group is None or self.topology.drainer_of(key) == self.group.me
@@ -497,9 +498,12 @@ class Broker(Census, Observer):
         self._active.pop(queue, None)
 
     def _on_drained(self, key: tuple[str, str], queue: StoredQueue) -> None:
-        for source in queue.sources:
-            self.remove_source(source)
-        self._active.pop(queue, None)
+        left = queue.remainder()
+        if left:
+            self.report("a deleted queue could not be emptied", queue=queue.name, vhost=key[0], left=left)
+            for source in queue.sources:
+                source.lease.leave()
+        self._forget(queue)
 
         def answer(result: object) -> None:
             if isinstance(result, Exception):
@@ -508,7 +512,7 @@ class Broker(Census, Observer):
                 self.on_queue_drained(*key)
 
         def log() -> None:
-            self.append(name_event("queue.drained", *key), answer)
+            self.append(queue_drained(*key, left), answer)
 
         log()
 

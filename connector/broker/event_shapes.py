@@ -147,11 +147,20 @@ def _is_undrained(value: Any) -> bool:
     return _tuple_of(_is_name, _is_name)(value) or _tuple_of(_is_name, _is_name, _is_text)(value)
 
 
+def _is_left(value: Any) -> bool:
+    """By generation: withheld, copied Sequences, and in later versions a deleted queue's last Sequence and count."""
+    copied = _list_of(_is_count)
+    first, later = _by_generation(_is_count, copied), _by_generation(_is_count, copied, _is_count, _is_count)
+    return isinstance(value, dict) and all(
+        first({number: left}) or later({number: left}) for number, left in value.items()
+    )
+
+
 _GENERATIONS: dict[str, Check] = {
     "order": _is_order,
     "last": _is_generation,
     "moving": _by_generation(_is_generation, _is_text, _is_flag),
-    "left": _by_generation(_is_count, _list_of(_is_count)),
+    "left": _is_left,
 }
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
 _BINDING: dict[str, Check] = {
@@ -174,7 +183,7 @@ SHAPES: dict[str, dict[str, Check]] = {
         "generations?": _is_generations,
     },
     "queue.deleted": {**_NAMED, "queue_id?": _is_count},
-    "queue.drained": _NAMED,
+    "queue.drained": {**_NAMED, "left?": _by_generation(_is_count, _is_count)},
     "queue.moving": {**_NAMED, "source": _is_generation, "generation": _is_generation, "reason": _is_text},
     "queue.moved": {
         **_NAMED,

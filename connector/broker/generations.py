@@ -8,21 +8,26 @@ oldest; a move is recorded when it begins and when it is done.  Pure; the fold i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 
 @dataclass(slots=True)
 class Left:
-    """What a move left in an older generation: messages that nobody can read, and Sequences that live on elsewhere."""
+    """What is in a generation and does not count: messages that nobody can read, and Sequences that live on elsewhere.
+
+    Up to the Sequence ``upto`` it is a deleted queue's, which had this name before: ``outlived`` of what is withheld.
+    """
 
     withheld: int = 0
     copied: list[int] = field(default_factory=list)
+    upto: int = 0
+    outlived: int = 0
 
     @property
     def unreadable(self) -> int:
-        """Withheld, and not known from memory either."""
-        return max(0, self.withheld - len(self.copied))
+        """Withheld, not known from memory either, and missed by somebody."""
+        return max(0, self.withheld - len(self.copied) - self.outlived)
 
 
 @dataclass(slots=True)
@@ -80,8 +85,22 @@ class Generations:
         del self.moving[source]
         before = self.left.get(source)
         known = set(before.copied) if before else set()
-        self.left[source] = Left(0 if moving.is_rescued else withheld, sorted(known.union(copied)))
+        left = self.left[source] = before or Left()
+        left.withheld, left.copied = 0 if moving.is_rescued else withheld, sorted(known.union(copied))
         return True
+
+    def outlive(self, left: dict[str, list[int]]) -> None:
+        """The queue is deleted and could not be emptied; the next one of its name begins with what it leaves behind.
+
+        ``left``: (withheld, last Sequence) by generation.  What a dead server's self takes messages from is not written
+        to again.
+        """
+        for number, (withheld, upto) in left.items():
+            copied = self.left[int(number)].copied if int(number) in self.left else []
+            self.left[int(number)] = Left(withheld, copied, upto, withheld)
+        if self.current in self.left and self.left[self.current].withheld:
+            self.last += 1
+            self.order.append(self.last)
 
     def is_target(self, generation: int) -> bool:
         """Whether copies are still being stored there."""
@@ -100,7 +119,7 @@ class Generations:
         """What was withheld may be read again."""
         withheld = sum(left.withheld for left in self.left.values())
         for left in self.left.values():
-            left.withheld = 0
+            left.withheld = left.outlived = 0
         for moving in self.moving.values():
             moving.is_rescued = True
         return withheld > 0 or bool(self.moving)
@@ -113,7 +132,7 @@ class Generations:
             "moving": {
                 str(number): [moving.target, moving.reason, moving.is_rescued] for number, moving in self.moving.items()
             },
-            "left": {str(number): [left.withheld, left.copied] for number, left in self.left.items()},
+            "left": {str(number): list(astuple(left)) for number, left in self.left.items()},
         }
 
 
@@ -125,7 +144,7 @@ def unpack_generations(packed: dict[str, Any] | None) -> Generations:
         list(packed["order"]),
         packed["last"],
         {int(number): Moving(*moving) for number, moving in packed["moving"].items()},
-        {int(number): Left(withheld, copied) for number, (withheld, copied) in packed["left"].items()},
+        {int(number): Left(*left) for number, left in packed["left"].items()},
     )
 
 
@@ -162,6 +181,12 @@ def queue_moved(
 def queue_retired(vhost: str, name: str, generation: int) -> dict[str, Any]:
     """An older generation is empty."""
     return {"type": "queue.retired", "vhost": vhost, "name": name, "generation": generation}
+
+
+def queue_drained(vhost: str, name: str, left: dict[str, list[int]]) -> dict[str, Any]:
+    """A deleted queue is empty, but for what could not be had (``Generations.outlive``)."""
+    event: dict[str, Any] = {"type": "queue.drained", "vhost": vhost, "name": name}
+    return {**event, "left": left} if left else event
 
 
 def queue_rescued(vhost: str, name: str) -> dict[str, Any]:

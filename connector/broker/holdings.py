@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MESSAGE_BYTES = 512
 #: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
 MAX_ANSWER_BYTES = 90_000_000
+#: What a purge has to take and cannot get for so long is left where it is: others hold it.
+PURGE_PATIENCE_S = 3.0
 #: What an earlier life has sent may be stored so much later: a link that stood still, a server that was busy.
 LATE_S = 30.0
 
@@ -63,6 +65,9 @@ class Holdings:
         self.adopted = Adopted()
         self.early = Early(self.adopted, now)
         self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
+        self.outlived_upto = 0  #: up to this one messages are a deleted queue's: dropped as well
+        self.outlived_count = 0  #: so many of those are withheld
+        self.was_in_doubt = False  #: the queue was deleted before it was known whether something is withheld
         self.counts = Backlog()
         self.line = Line()
         self.generation = 0
@@ -85,6 +90,8 @@ class Holdings:
         self._average_bytes = 2.0 * MESSAGE_BYTES
         self._settled_at = 0.0
         self._purge_waiters: list[Callable[[], None]] = []
+        self._is_ending = False  # the queue is deleted
+        self._in_vain = (0.0, 0)  # since when so many are to be purged and cannot be had
 
     # ------------------------------------------------------------------ counts
 
@@ -111,8 +118,8 @@ class Holdings:
 
     @property
     def unreadable_count(self) -> int:
-        """Withheld by the server, and not known from memory either."""
-        return max(0, self.counts.withheld - len(self.copied))
+        """Withheld by the server, not known from memory either, and missed by somebody."""
+        return max(0, self.counts.withheld - len(self.copied) - self.outlived_count)
 
     def note_oldest(self, since: float) -> None:
         """An answer has told when its first message was stored (monotonic seconds)."""
@@ -232,11 +239,13 @@ class Holdings:
         self._unseen.clear()
         self.adopted.start_purge()
         self.counts.start_purge((*self.held, *self.moving))
+        self._in_vain = (0.0, 0)
         self._purge_waiters.append(done)
         self._check_purged()
 
     def settle_everything(self) -> None:
         """The queue is deleted: what is held or moving is acknowledged too."""
+        self._is_ending = True
         for pile in (self.held, self.moving):
             for sequence, message in pile.items():
                 self._add_settled(sequence, message)
@@ -273,6 +282,20 @@ class Holdings:
             waiters, self._purge_waiters = self._purge_waiters, []
             for done in waiters:
                 self.when_flushed(done)
+
+    def _stop_purge_in_vain(self) -> None:
+        """Nothing is to be had at this moment: a purge that waits for more ends when that lasts.
+
+        Where the queue is deleted nobody waits for acknowledgements of what cannot be had either.
+        """
+        left, now = self.counts.purge_left + (len(self.settled) if self._is_ending else 0), self._now()
+        if left and left != self._in_vain[1]:
+            self._in_vain = (now, left)
+        elif left and now - self._in_vain[0] >= PURGE_PATIENCE_S:
+            self.counts.stop_purge(left)
+            self._check_purged()
+            if self._is_ending:
+                self.abandon()
 
     def _insert_ready(self, message: Message) -> None:
         """Into the ready list at its Sequence."""
@@ -386,7 +409,7 @@ class Holdings:
         if message.message_id in self.adopted.returned:
             self._return(sequence, message, is_purged)
             return True
-        if sequence in self.copied:
+        if self._lives_elsewhere(sequence):
             self._add_settled(sequence, message)
             return True
         if self._may_be_inherited(sequence) and is_ours(message.message_id):  # natives may use an id twice
@@ -404,6 +427,19 @@ class Holdings:
         else:
             self.ready.append(message)
         return True
+
+    def _start_over(self) -> None:
+        """The channel was made anew: what is known of its Sequences is of another one."""
+        self.counts.highest_read = self.highest_delivered = 0
+        self.redelivered_upto = self.early_upto = self.outlived_upto = 0
+        self.line.start(0, 0)
+        self._unseen.clear()
+        self._failed.clear()
+        self.copied.clear()
+
+    def _lives_elsewhere(self, sequence: int) -> bool:
+        """Whether a message is in a later generation, or was a deleted queue's."""
+        return sequence in self.copied or sequence <= self.outlived_upto
 
     def _return(self, sequence: int, message: Message, is_purged: bool) -> None:
         """It was put back before it was read; purged only if that was before the purge."""
@@ -437,7 +473,7 @@ class Holdings:
             mine = pile.get(sequence)
             if mine is not None and mine.message_id == message_id:
                 return False
-        if sequence in self.copied or self._acknowledged.knows(sequence, message_id):
+        if self._lives_elsewhere(sequence) or self._acknowledged.knows(sequence, message_id):
             return False
         if (sequence, message_id) in self.departed:
             return False
@@ -524,8 +560,8 @@ class Holdings:
 
     # ------------------------------------------------------------------ acknowledgements
 
-    def _prove(self, failed: Iterable[int]) -> bool:
-        """Every sent AckRange not named in ``failed`` has arrived; False if any has failed."""
+    def on_proof(self, failed: Iterable[int]) -> bool:
+        """A later request has answered: every AckRange not named in ``failed`` has arrived; False if any has failed."""
         arrived, refused = self._proofs.resolve(failed)
         for batch in arrived:
             self._confirm(batch)

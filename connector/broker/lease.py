@@ -101,7 +101,7 @@ class Lease(Holdings):
         self._everything: int | None = None
         self._is_counted = True
         self._has_left_some = False
-        self.is_dry = False  #: nothing can be had at the moment, though it is counted
+        self.dry_at = -1  #: when so much was stored nothing could be had, though it was counted; -1: something can
         self.streams = Streams()
 
     def takes_early(self) -> bool:
@@ -134,7 +134,7 @@ class Lease(Holdings):
         if self.is_doubtful or self.ready:
             return False
         if self.state is State.RECOVERING:
-            return self.is_dry
+            return self.dry_at == self.counts.stored_count
         return self.is_at_rest and (self.backlog == 0 or self.is_full)
 
     @property
@@ -177,12 +177,8 @@ class Lease(Holdings):
         foreign subscribers has changed (point 11).
         """
         counts = self.counts
-        if last_sequence is not None and last_sequence < began.highest:  # the channel was made anew
-            counts.highest_read = self.highest_delivered = self.redelivered_upto = self.early_upto = 0
-            self.line.start(0, 0)
-            self._unseen.clear()
-            self._failed.clear()
-            self.copied.clear()
+        if last_sequence is not None and last_sequence < max(began.highest, self.outlived_upto):
+            self._start_over()
         if self.may_withhold and counts.known_at == NEVER and waiting > counts.withheld:
             self.is_doubtful = True
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
@@ -191,6 +187,8 @@ class Lease(Holdings):
         self.early.on_counted(counts.count)
         self._check_purged()
         is_changed = self.sharing.on_count(subscribers, began.transaction_id, self._open_as, counts.known_at)
+        if self.must_keep:
+            self._stop_purge_in_vain()
         if self.sharing.is_certain and self.transaction_id and not counts.withheld:
             self._suspect()
         elif subscribers == 1 and self.transaction_id and self.transaction_id == began.transaction_id:
@@ -234,6 +232,11 @@ class Lease(Holdings):
     def trust(self) -> None:
         """Nothing is withheld, or it is known what."""
         self.may_withhold = self.is_doubtful = self.is_due = False
+
+    def drop_doubt(self) -> None:
+        """The queue is deleted: it is not worth finding out."""
+        self.was_in_doubt = self.was_in_doubt or self.may_withhold
+        self.trust()
 
     def peek(self) -> None:
         """Read one message ahead, to learn its age; it goes back as what nobody takes does."""
@@ -485,10 +488,6 @@ class Lease(Holdings):
             self._link_cap = max(1, self._asked // 2)
         self.on_event(Event.LOST)
 
-    def on_proof(self, failed: Iterable[int]) -> bool:
-        """A later request has answered: every AckRange not named in ``failed`` has arrived; False if any has failed."""
-        return self._prove(failed)
-
     def on_answer(self, answer: Answer) -> bool:
         """The Get has answered: re-link what is mine, queue what is new, note what has left the queue.
 
@@ -550,7 +549,8 @@ class Lease(Holdings):
     def _note_short(self) -> None:
         """Keep what came, count afresh (point 7); while the transaction stays open KubeMQ parks messages in it."""
         self.short_count += 1
-        self.is_dry = not self.ready
+        self.dry_at = -1 if self.ready else self.counts.stored_count
+        self._stop_purge_in_vain()
         self.counts.on_short()
         self.counts.coming_count = 0
         self.early.limit(0)
@@ -560,7 +560,7 @@ class Lease(Holdings):
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self._note_closed()
-        self.is_dry = False
+        self.dry_at = -1
         self._settle_again(self._proofs.take_back())
         self.streams.lose(self._now())
         self._back_off()

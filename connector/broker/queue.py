@@ -100,6 +100,11 @@ class StoredQueue(Queue):
         return sum([len(source.lease.held) + len(source.lease.adopted.held) for source in self.sources])
 
     @property
+    def unreadable_count(self) -> int:
+        """As above: the server withholds them."""
+        return sum([source.lease.unreadable_count for source in self.sources])
+
+    @property
     def is_unused(self) -> bool:
         """True when nobody here takes or holds anything of it, and nothing is under way: another may read it."""
         if self.consumers or self._gets or self.is_dirty or self.is_held or self.is_moving or self.unacked_count:
@@ -453,7 +458,7 @@ class StoredQueue(Queue):
 
         def drop() -> None:
             for source in self.sources:
-                source.lease.trust()
+                source.lease.drop_doubt()
                 source.lease.settle_everything()
             self._purge_all(DRAIN_ROUNDS, done)
             self._hub.mark_dirty(self)
@@ -461,15 +466,32 @@ class StoredQueue(Queue):
         self._when_still(drop)
 
     def _purge_all(self, rounds: int, done: Callable[[], None]) -> None:
-        """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way."""
+        """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way.
+
+        What others hold stays (``remainder``).
+        """
 
         def check() -> None:
-            if self.ready_count and rounds > 1:
+            is_all = not any(source.lease.counts.unpurged_count for source in self.sources)
+            if self.ready_count and rounds > 1 and is_all:
                 self._purge_all(rounds - 1, done)
             else:
                 done()
 
         self.purge(lambda _count: self._when_counted_since(self._hub.clock(), check))
+
+    def remainder(self) -> dict[str, list[int]]:
+        """What could not be had of a deleted queue, by generation: (withheld, last Sequence).
+
+        What remains of a channel in doubt counts as withheld.
+        """
+        left: dict[str, list[int]] = {}
+        for source in self.sources:
+            lease, counts = source.lease, source.lease.counts
+            if counts.count or counts.withheld:
+                withheld = counts.withheld + (counts.count if lease.was_in_doubt else 0)
+                left[str(source.generation)] = [withheld, counts.last_sequence or counts.highest_read]
+        return left
 
     def _take(self) -> Message:
         return self._taking.take()

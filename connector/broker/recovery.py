@@ -89,8 +89,8 @@ class Recovery:
             self._around.report("KubeMQ was restarted: its queues are examined", start_time=self._server_start)
             for source in self._around.sources():
                 if source.queue.is_deleted:
-                    continue
-                if source.queue.is_owned:
+                    source.lease.was_in_doubt = True
+                elif source.queue.is_owned:
                     self._doubt(source, is_unsure=is_first)
                 elif source.is_current:
                     self._await_verdict(source.queue)
@@ -127,7 +127,7 @@ class Recovery:
         queue = source.queue
         if source.lease.is_doubtful:
             if queue.is_deleted and source.move is None:
-                source.lease.trust()
+                source.lease.drop_doubt()
                 return
             if source.is_current:
                 queue.hold()
@@ -256,19 +256,20 @@ class Recovery:
         if left is not None:
             source.lease.counts.withheld = left.withheld
             source.lease.copied.update(left.copied)
-            source.lease.may_withhold = True  # should a Get be short, it is looked at
+            source.lease.outlived_upto, source.lease.outlived_count = left.upto, left.outlived
+            source.lease.may_withhold = left.withheld > 0 or not left.upto  # should a Get be short, it is looked at
 
     def abandon(self, source: Source) -> None:
         """Its queue is deleted: there is nothing to examine or to copy any more."""
         source.move = None
-        source.lease.trust()
+        source.lease.drop_doubt()
         self._around.mark_dirty(source.queue)
         self.log_server()
 
     def on_rescued(self, queue: StoredQueue) -> None:
         """What was withheld may be read now."""
         for source in queue.sources:
-            source.lease.counts.withheld = 0
+            source.lease.counts.withheld = source.lease.outlived_count = 0
             source.rescue_count += 1
         self._around.report("withheld messages are free again", queue=queue.name, vhost=queue.record.vhost)
         self._around.mark_dirty(queue)

@@ -283,7 +283,8 @@ class Topology:
         del self.queues[key]
         self.undrained[key] = self.members.owner_of(record) or event.get("member", "")
         self.members.forget(key)
-        if record.generations.last:
+        if record.generations.last or record.generations.left:
+            record.generations.moving.clear()
             self.left[key] = record.generations
         self._observer.on_queue_deleted(record)
         return True
@@ -324,6 +325,8 @@ class Topology:
         if key not in self.undrained:
             return False
         del self.undrained[key]
+        if event.get("left"):
+            self.left.setdefault(key, Generations()).outlive(event["left"])
         self._observer.on_queue_drained(*key)
         return True
 

@@ -102,6 +102,19 @@ class VirtualHost(Exchanges):
 
     # ------------------------------------------------------------------ queues
 
+    def find_queue(self, name: str, owner: object) -> Queue:
+        """As above; one that is on its way out is not found."""
+        if name in self._leaving and self._leaving[name][0] is self.queues.get(name):
+            raise NotFound(f"no {self._label('queue', name)}")
+        return super().find_queue(name, owner)
+
+    def _when_left(self, name: str, done: Callable[[], None]) -> bool:
+        """False when no queue of this name is on its way out; else ``done`` follows when that is decided."""
+        if name not in self._leaving:
+            return False
+        self._leaving[name][1].append(done)
+        return True
+
     def declare_queue(self, request: QueueDeclare, owner: object, done: Done) -> None:
         """``done`` gets a DeclaredQueue (QU-01 to QU-06)."""
         try:
@@ -127,8 +140,7 @@ class VirtualHost(Exchanges):
         if name in self._creating:  # theirs is on its way: compare with it
             self._creating[name].append(lambda: self.declare_queue(request, owner, done))
             return
-        if name in self._leaving:  # the old one is on its way out
-            self._leaving[name][1].append(lambda: self.declare_queue(request, owner, done))
+        if self._when_left(name, lambda: self.declare_queue(request, owner, done)):
             return
         queue = self.queues.get(name) if name else None
         if queue is not None:
@@ -222,6 +234,9 @@ class VirtualHost(Exchanges):
 
     def delete_queue(self, name: str, owner: object, if_unused: bool, if_empty: bool, done: Done) -> None:
         """``done`` gets the number of ready messages deleted, 0 when there is no such queue (QU-09)."""
+        again = lambda: self.delete_queue(name, owner, if_unused, if_empty, done)  # noqa: E731
+        if self._when_left(name, again):
+            return
         try:
             queue = self.find_queue(name, owner)
         except NotFound:
@@ -231,7 +246,6 @@ class VirtualHost(Exchanges):
             done(error)
             return
         if not queue.is_owned:
-            again = lambda: self.delete_queue(name, owner, if_unused, if_empty, done)  # noqa: E731
             self._shared.others.delete(queue, if_unused, if_empty, done, again)
             return
         if if_unused and queue.consumer_count:
@@ -244,11 +258,11 @@ class VirtualHost(Exchanges):
         count = queue.ready_count
         if queue.is_deleted or self.queues.get(queue.name) is not queue:
             done(0)
-        elif not queue.is_owned:  # handed over meanwhile: its reader knows
+        elif not queue.is_owned or queue.name in self._leaving:  # its reader knows, or who deletes it
             self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done)
         elif if_unused and queue.consumer_count:
             done(Inequivalent(f"{label} in use"))
-        elif if_empty and count:
+        elif if_empty and (count or queue.unreadable_count):
             done(Inequivalent(f"{label} not empty"))
         elif isinstance(queue, StoredQueue):
             self._remove_shared(queue, lambda result: self._after_delete(queue.name, count, result, done))
@@ -262,19 +276,18 @@ class VirtualHost(Exchanges):
             self._settle(lambda: done(count))
 
     def _remove_shared(self, queue: StoredQueue, done: Done) -> None:
-        """Delete through the log; from this moment nobody here finds the queue, and a declare of its name waits."""
+        """Delete through the log; from this moment nobody here finds the queue, and a declare of its name waits.
+
+        What is published goes there until it is gone: it may stay.
+        """
         name = queue.name
 
         def answer(result: object) -> None:
             _, waiting = self._leaving.pop(name)
-            if isinstance(result, Exception) and name not in self.queues:  # it stays
-                self._add_queue(queue)
             done(result)
             for declare in waiting:
                 declare()
 
-        del self.queues[name]
-        self._routes.clear()
         self._leaving[name] = (queue, [])
         self._shared.append(queue_deleted(queue.record), answer)
 
@@ -313,7 +326,7 @@ class VirtualHost(Exchanges):
             return
         elif not isinstance(queue, StoredQueue):
             self.remove_local(queue)
-        elif self.queues.get(queue.name) is queue:
+        elif self.queues.get(queue.name) is queue and queue.name not in self._leaving:
             self._remove_shared(queue, lambda result: self._retry_unused(queue, result))
 
     def _retry_unused(self, queue: StoredQueue, result: object) -> None:
@@ -334,7 +347,7 @@ class VirtualHost(Exchanges):
 
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """The shared queue is gone; its channel is emptied."""
-        queue = self._leaving[record.name][0] if record.name in self._leaving else self.queues.pop(record.name, None)
+        queue = self.queues.pop(record.name, None)
         if isinstance(queue, StoredQueue):
             self._routes.clear()
             self._shared.counters.queues_deleted += 1

@@ -263,7 +263,7 @@ class QueueReader:
         self._drop_stream()
         is_proven = lease.on_proof([*answer.failed_acks, *failed])
         lease.on_event(Event.LATE)
-        lease.is_dry = not answer.messages and not lease.ready
+        lease.dry_at = -1 if answer.messages or lease.ready else lease.counts.stored_count
         self._broker.mark_dirty(self._queue)
         self._settle()
         if not is_proven:

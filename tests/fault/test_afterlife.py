@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika.exceptions
 import pytest
 
 from tests.support import traffic
@@ -77,6 +78,51 @@ def test_a_foreign_subscriber_is_noticed_and_not_fed(kubemq: EmbeddedProcess, co
             channel.basic_ack(method.delivery_tag)
         wait_until(lambda: connector.entries("channel is read by us alone"), FORGET_LIMIT_S)
         traffic.await_count(channel, got, 6)
+
+
+@pytest.mark.timeout(60)
+def test_a_queue_deleted_right_after_a_kill_can_be_declared_again(
+    kubemq: EmbeddedProcess, connector: ConnectorProcess
+) -> None:
+    traffic.declare(connector.url, QUEUE)
+    traffic.publish_confirmed(connector.url, QUEUE, numbered(40))
+    with traffic.channel_of(connector.url) as channel:
+        traffic.collect(channel, QUEUE, 10, prefetch=10)
+        this_second = int(time.time())
+        wait_until(lambda: int(time.time()) > this_second)
+        kubemq.kill()
+        kubemq.start()
+        wait_until(lambda: _is_deleted(connector), 30.0)
+    traffic.declare(connector.url, QUEUE)
+    traffic.publish_confirmed(connector.url, QUEUE, numbered(5, 40))
+    assert traffic.bodies_of(traffic.drain(connector.url, QUEUE, 5)) == numbered(5, 40)
+
+
+def _is_deleted(connector: ConnectorProcess) -> bool:
+    try:
+        traffic.delete(connector.url, QUEUE)
+    except pika.exceptions.AMQPError:  # KubeMQ is not back yet
+        return False
+    return True
+
+
+@pytest.mark.timeout(60)
+def test_what_a_native_client_holds_keeps_nobody_waiting(connector: ConnectorProcess) -> None:
+    """Neither a purge nor a deletion; and it never shows up in the next queue of the name."""
+    traffic.declare(connector.url, QUEUE)
+    traffic.publish_confirmed(connector.url, QUEUE, numbered(3))
+    with traffic.channel_of(connector.url) as channel, contextlib.ExitStack() as foreign:
+        stream = foreign.enter_context(_native_reader(connector.kubemq_address))
+        assert [message.Body for message in next(stream).Messages] == [b"0"]
+        channel.queue_purge(QUEUE)
+        traffic.publish_confirmed(connector.url, QUEUE, [b"3"])
+        channel.queue_delete(QUEUE)
+        channel.queue_declare(QUEUE, durable=True)
+        foreign.close()
+    traffic.publish_confirmed(connector.url, QUEUE, [b"4"])
+    assert traffic.bodies_of(traffic.drain(connector.url, QUEUE, 1)) == [b"4"]
+    with traffic.channel_of(connector.url) as channel:
+        assert channel.basic_get(QUEUE)[0] is None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from connector.broker.message import Message
 from connector.broker.outbox import on_results
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import ExchangeDeclare, QueueDeclare
+from connector.broker.sources import Source
 from connector.broker.topology import VERSION, decode_event, encode_event
 from connector.broker.vhost import VirtualHost
 from tests.support.driven import Driven, DrivenReader, pause
@@ -143,7 +144,7 @@ class BrokerModel:
         self.ask_count = 0  # how often somebody wanted fresh counts
         self._asked: list[Callable[[], None]] = []
         self._timers: list[tuple[float, Callable[[], None]]] = []
-        self.readers: dict[StoredQueue, Driven] = {}
+        self.readers: dict[Source, Driven] = {}
         if before is not None:
             for stream in list(self.store.streams):
                 stream.cancel()
@@ -165,9 +166,10 @@ class BrokerModel:
 
     def wake_reader(self, queue: StoredQueue) -> None:
         """See ``Hooks``."""
-        if queue not in self.readers:
-            reader = DrivenReader(queue.current, self.store, self.store.snapshot, self.broker, self.broker.dispatch)
-            self.readers[queue] = Driven(reader.run())
+        for source in queue.sources:
+            if source not in self.readers:
+                reader = DrivenReader(source, self.store, self.store.snapshot, self.broker, self.broker.dispatch)
+                self.readers[source] = Driven(reader.run())
 
     def refresh_counts(self, done: Callable[[], None]) -> None:
         """See ``Hooks``."""
@@ -179,7 +181,10 @@ class BrokerModel:
         self._timers.append((self.now + delay_s, action))
 
     def stop_readers(self, queue: StoredQueue) -> None:
-        """See ``Hooks``; nobody else reads."""
+        """See ``Hooks``."""
+        for source in queue.sources:
+            if source in self.readers:
+                self.readers.pop(source).close()
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``."""

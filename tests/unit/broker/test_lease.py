@@ -184,6 +184,16 @@ def test_idle_is_when_nothing_is_mine_on_its_way_or_there() -> None:
     assert seen == [True, False, False, False, True, False]
 
 
+def test_what_is_stored_after_an_answer_without_anything_is_waited_for() -> None:
+    bench = Bench(1)
+    bench.lease.state = State.GETTING
+    bench.lease.on_event(Event.SHORT)
+    seen = [bench.lease.has_nothing]
+    bench.lease.counts.on_stored()
+    seen.append(bench.lease.has_nothing)
+    assert seen == [True, False]
+
+
 def test_full_is_when_one_more_would_be_too_much() -> None:
     bench = Bench(2)
     bench.credit = 1

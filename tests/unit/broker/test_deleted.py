@@ -1,0 +1,201 @@
+"""Queues on their way out, and what others hold of them.
+
+Nothing confirmed is lost, nobody waits for ever, and what a deleted queue leaves behind never shows up in the next one
+of its name.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.broker.generations import Generations, queue_rescued, unpack_generations
+from connector.broker.holdings import PURGE_PATIENCE_S
+from connector.broker.ports import Unavailable
+from tests.support.broker_model import BrokerModel, Consumer, Publisher
+from tests.support.fake_kubemq import FakeTransaction
+
+#: A Get in vain and its pauses, and the patience of a purge.
+LONG_S = 4 * PURGE_PATIENCE_S
+
+
+@pytest.fixture
+def model() -> BrokerModel:
+    return BrokerModel()
+
+
+def _held_by_another(model: BrokerModel, count: int, held_count: int) -> FakeTransaction:
+    """A queue with messages, the first of which somebody else holds."""
+    model.declare("q", durable=True)
+    model.publish("", "q", *[b"old-%d" % number for number in range(count)])
+    channel = model.store.channel("amqp.default.q")
+    other = FakeTransaction("another's", channel, held_count)
+    channel.open.append(other)
+    channel.fill()
+    return other
+
+
+def _bodies_of_the_next(model: BrokerModel, other: FakeTransaction) -> list[bytes]:
+    """What a consumer of the next queue of this name gets, when what was held comes back meanwhile."""
+    assert model.declare("q", durable=True).is_there
+    model.publish("", "q", b"new-1")
+    consumer = model.consume("q")
+    model.settle(LONG_S)
+    other.close()
+    model.publish("", "q", b"new-2")
+    model.settle(LONG_S)
+    return consumer.bodies
+
+
+# --------------------------------------------------------------------------------------------- while it is deleted
+@pytest.mark.parametrize("is_auto", [False, True])
+def test_what_is_published_while_a_deletion_fails_is_there(model: BrokerModel, is_auto: bool) -> None:
+    model.declare("q", durable=True, auto_delete=is_auto)
+    model.hold_log = True
+    receipt = Publisher()
+    if is_auto:
+        consumer = model.consume("q")
+        model.stored_queue("q").remove_consumer(consumer)
+    else:
+        model.delete("q")
+    assert model.publish("", "q", b"1", b"2", receipt=receipt) == 1
+    assert receipt.stored == [1, 2]
+    model.refuse_log(Unavailable("no link"))
+    assert model.stored("q") == [b"1", b"2"]
+    assert model.consume("q").bodies == [b"1", b"2"]
+
+
+def test_a_second_deletion_waits_for_the_first(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.publish("", "q", b"1")
+    model.hold_log = True
+    first, second = model.delete("q"), model.delete("q")
+    assert not second.is_there
+    model.refuse_log(Unavailable("no link"))
+    model.settle()
+    assert first.error == ("Unavailable", "no link")
+    model.hold_log = False
+    model.settle()
+    assert second.value == 1
+
+
+def test_a_queue_on_its_way_out_is_not_found(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.hold_log = True
+    model.delete("q")
+    assert model.declare("q", passive=True).error == ("NotFound", "no queue 'q' in vhost '/'")
+
+
+# --------------------------------------------------------------------------------------------- what others hold
+def test_a_purge_ends_though_somebody_else_holds_messages(model: BrokerModel) -> None:
+    other = _held_by_another(model, 5, 2)
+    answer = model.call(model.vhost.purge_queue, "q", None)
+    assert not answer.is_there  # they may come back at once
+    model.settle(LONG_S)
+    assert answer.value == 5
+    model.publish("", "q", b"new")
+    other.close()
+    model.settle(LONG_S)
+    assert model.consume("q").bodies == [b"old-0", b"old-1", b"new"]
+
+
+def test_a_purge_waits_while_it_makes_progress(model: BrokerModel) -> None:
+    other = _held_by_another(model, 6, 6)
+    answer = model.call(model.vhost.purge_queue, "q", None)
+    for _ in range(6):
+        model.settle(PURGE_PATIENCE_S / 2)
+        assert not answer.is_there
+        other.parked.popitem()
+        other.capacity -= 1
+    model.settle(LONG_S)
+    assert answer.value == 6
+    assert model.stored("q") == []
+
+
+def test_a_purge_ends_though_a_client_of_ours_and_somebody_else_hold_messages(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.publish("", "q", *[b"%d" % number for number in range(3)])
+    consumer = model.consume("q", Consumer(1))
+    channel = model.store.channel("amqp.default.q")
+    channel.open.append(FakeTransaction("another's", channel, 2))
+    channel.fill()
+    model.settle(LONG_S)
+    answer = model.call(model.vhost.purge_queue, "q", None)
+    for _ in range(8):
+        model.settle(PURGE_PATIENCE_S)
+    assert answer.is_there
+    assert consumer.bodies == [b"0"]
+
+
+def test_a_deletion_ends_and_the_next_queue_of_the_name_is_another_one(model: BrokerModel) -> None:
+    other = _held_by_another(model, 5, 2)
+    answer = model.delete("q")
+    assert not answer.is_there
+    model.settle(LONG_S)
+    assert answer.value == 5
+    assert _bodies_of_the_next(model, other) == [b"new-1", b"new-2"]
+    assert model.stored_queue("q").kubemq_channel == "amqp.default.q"  # natives go on there
+    assert model.stored("q") == [b"new-1", b"new-2"]
+
+
+def test_where_the_server_withholds_the_next_queue_is_not_written_there(model: BrokerModel) -> None:
+    other = _held_by_another(model, 5, 5)
+    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
+    answer = model.delete("q")
+    model.settle(LONG_S)
+    assert answer.is_there
+    assert model.declare("q", durable=True).value.message_count == 0
+    queue = model.stored_queue("q")
+    assert queue.kubemq_channel == "amqp.default.~g1.q"
+    assert queue.unreadable_count == 0  # nobody misses them
+    model.publish("", "q", b"new-1")
+    consumer = model.consume("q")
+    assert consumer.bodies == [b"new-1"]
+    model.apply_foreign(queue_rescued("default", "q"))
+    other.close()
+    model.settle(LONG_S)
+    assert consumer.bodies == [b"new-1"]
+    assert model.stored("q") == []
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_restart_knows_what_a_deleted_queue_has_left(model: BrokerModel, has_snapshot: bool) -> None:
+    other = _held_by_another(model, 5, 5)
+    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
+    model.delete("q")
+    model.settle(LONG_S)
+    if has_snapshot:
+        model.broker.write_snapshot()
+        model.settle()
+    second = BrokerModel(model)
+    assert second.declare("q", durable=True).value.message_count == 0
+    third = BrokerModel(second)
+    third.publish("", "q", b"new-1")
+    other.close()
+    consumer = third.consume("q")
+    third.settle(LONG_S)
+    assert consumer.bodies == [b"new-1"]
+
+
+def test_a_queue_is_not_empty_while_something_of_it_is_withheld(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.stored_queue("q").lease.counts.withheld = 1
+    assert model.delete("q", if_empty=True).error == ("Inequivalent", "queue 'q' in vhost '/' not empty")
+
+
+def test_a_channel_that_was_made_anew_has_nothing_of_a_deleted_queue(model: BrokerModel) -> None:
+    other = _held_by_another(model, 5, 2)
+    model.delete("q")
+    model.settle(LONG_S)
+    other.close()
+    channel = model.store.channel("amqp.default.q")
+    channel.stored.clear()
+    channel.last_sequence = channel.last_handed = 0
+    model.declare("q", durable=True)
+    model.publish("", "q", b"new")
+    assert model.consume("q").bodies == [b"new"]
+
+
+def test_generations_of_an_earlier_version_can_be_read() -> None:
+    packed = {**Generations().pack(), "left": {"0": [3, [1, 2]]}}
+    left = unpack_generations(packed).left[0]
+    assert (left.withheld, left.copied, left.upto, left.unreadable) == (3, [1, 2], 0, 1)
