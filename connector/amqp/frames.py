@@ -45,6 +45,7 @@ __all__ = [
     "DeliverEncoder",
     "FrameHandler",
     "FrameReader",
+    "PublishHeld",
     "encode_ack",
     "encode_get_ok",
     "encode_method",
@@ -84,6 +85,10 @@ _SERVER_CONTENT = frozenset({_RETURN, _DELIVER, _GET_OK})
 #: basic.publish arguments with the frame's end octet -> (exchange, routing key, bits); shared by all readers
 _addresses: dict[bytes, tuple[str, str, int]] = {}
 _ADDRESSES_MAX = 4096
+
+
+class PublishHeld(Exception):
+    """A basic.publish has begun that is not to be taken now; ``feed(b"")`` goes on behind its method."""
 
 
 class FrameHandler(Protocol):
@@ -160,6 +165,7 @@ class FrameReader:
         "_fast_limit",
         "_frame_max",
         "_handler",
+        "_holds_publishes",
         "_is_closing",
         "_is_opened",
         "_limit",
@@ -186,6 +192,7 @@ class FrameReader:
         self._max_bodies_bytes = max_bodies_bytes
         self._is_opened = opened
         self._is_closing = False
+        self._holds_publishes = False
         #: False after a frame error: where the next frame begins is unknown, nothing more is read.
         self.is_synchronized = True
         self._channels: dict[int, _Content] = {0: _CONTROL}
@@ -210,8 +217,8 @@ class FrameReader:
         self._choose_path()
 
     def _choose_path(self) -> None:
-        """Let no frame take the fast path unless the connection is open and not closing."""
-        may = self._is_opened and not self._is_closing
+        """Let no frame take the fast path unless the connection is open, not closing, and may publish."""
+        may = self._is_opened and not self._is_closing and not self._holds_publishes
         self._fast_limit = min(self._limit, self._max_body_bytes) if may else -1
 
     @property
@@ -219,6 +226,29 @@ class FrameReader:
         """How much is kept of content and frames that are not complete."""
         contents = sum([content.kept_bytes for content in self._channels.values() if content.header is not None])
         return contents + len(self._tail) + len(self._rest) - self._rest_at
+
+    @property
+    def has_begun(self) -> bool:
+        """True when a basic.publish has come whose content is to be kept and is not whole."""
+        contents = [content for content in self._channels.values() if content not in {_CONTROL, _DISCARDED}]
+        return any(content.header is None or content.body is not None for content in contents)
+
+    @property
+    def holds_publishes(self) -> bool:
+        """Whether ``feed`` stops, with PublishHeld, where a publish begins."""
+        return self._holds_publishes
+
+    @holds_publishes.setter
+    def holds_publishes(self, is_on: bool) -> None:
+        self._holds_publishes = is_on
+        self._choose_path()
+
+    def keep(self, data: bytes) -> None:
+        """Take what came from the socket without a look at it; the next ``feed`` does that."""
+        if self._rest:
+            self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
+        else:
+            self._keep(data, 0, 0)
 
     def reset_channel(self, channel_no: int) -> None:
         """Forget incomplete content of a channel, and that it was discarded: it is opened or closed."""
@@ -244,7 +274,8 @@ class FrameReader:
     def feed(self, data: bytes) -> None:
         """Read what came from the socket and call the handler, in order.
 
-        Raises AmqpError (hard) on a broken frame; what the handler raises passes through.  Either way the frame is
+        Raises AmqpError (hard) on a broken frame, PublishHeld where ``holds_publishes`` asks for it; what the handler
+        raises passes through.  Either way the frame is
         done with and what follows it is kept: ``feed(b"")`` goes on there.  After a frame error ``is_synchronized``
         is false, and nothing more is read.
         """
@@ -391,6 +422,8 @@ class FrameReader:
             if address is None:
                 raise _undecodable(index)
             self._channels[channel_no] = _Content(*address)
+            if self._holds_publishes:
+                raise PublishHeld
         elif index in {_ACK, _NACK, _REJECT}:
             self._settlement(channel_no, index, payload)
         elif index == _GET:

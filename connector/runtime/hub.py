@@ -15,6 +15,7 @@ import structlog
 
 from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
+from connector.runtime.departed import Departed
 from connector.runtime.gate import Gate
 from connector.runtime.identity import ProcessIdentity
 from connector.runtime.outage import Outage
@@ -82,6 +83,7 @@ class Hub:
         self.store = store
         self.connections: set[Connection] = set()
         self.arriving = arriving
+        self.departed = Departed(publish_deadline_s)
         self._held_high_bytes = held_high_bytes
         self._tasks = tasks
         self._readers: dict[Source, QueueReader] = {}
@@ -89,6 +91,7 @@ class Hub:
         self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
         self._gate = Gate(READ_AT_ONCE)
         self._flushing: list[Connection] = []
+        self._unread: dict[Connection, None] = {}  # what was read of these is kept; the next first
         self._declare_deadline_s = declare_deadline_s
         self._outbox_high = (outbox_high_bytes, outbox_high_count)
         self._memory_high_bytes = memory_high_bytes
@@ -212,7 +215,24 @@ class Hub:
         """A client has connected."""
         self.connections.add(connection)
         for reason in self._alarms:
-            connection.block(reason)
+            connection.block(reason, is_strict=reason == CONGESTED)
+
+    def remove_connection(self, connection: Connection) -> None:
+        """A client is gone."""
+        self.connections.discard(connection)
+        self._unread.pop(connection, None)
+
+    def wants_read(self, connection: Connection) -> None:
+        """What was read of the connection is kept; its turn comes when there is room."""
+        self._unread.setdefault(connection)
+
+    def _read_on(self) -> None:
+        """There is room: those that have waited go on in their order, until there is none again."""
+        while self._unread and CONGESTED not in self._alarms:
+            connection = next(iter(self._unread))
+            del self._unread[connection]
+            connection.read_on()
+            self.settle()
 
     def set_alarm(self, reason: str, *, is_on: bool) -> None:
         """Block publishers, or let them go on when this was the last reason (PC-19)."""
@@ -226,9 +246,11 @@ class Hub:
             log.info("publishers unblocked", reason=reason)
         for connection in list(self.connections):
             if is_on:
-                connection.block(reason)
+                connection.block(reason, is_strict=reason == CONGESTED)
             else:
                 connection.unblock(reason)
+        if not is_on and self._unread:
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def _check_congestion(self) -> None:
         """Outboxes or memory queues over a high mark block publishers; under half of it they go on (PU-09)."""
@@ -318,6 +340,7 @@ class Hub:
             for connection in list(self.connections):
                 self._tick_one(connection, now)
             self.arriving.on_tick(now)
+            self.departed.on_tick(now)
             self._check_held()
             for writer in self.writers:
                 writer.check_held(now)
@@ -331,7 +354,7 @@ class Hub:
         except Exception:
             self.broker.counters.internal_errors += 1
             log.exception("timer failed", **connection.info.context())
-            self.connections.discard(connection)
+            self.remove_connection(connection)
             connection.lost()
 
     # ------------------------------------------------------------------ going down

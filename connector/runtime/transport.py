@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from connector.runtime.departed import watch_peer
 from connector.session.connection import Connection
 from connector.session.info import ConnectionInfo
 from connector.session.reply_map import is_bug
@@ -48,6 +49,7 @@ class ClientProtocol(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch_peer(sock)
         self._log = log.bind(connection=f"{host}:{port}")
         transport.set_write_buffer_limits(high=self._policy.output_high_bytes)
         if not self._limit.admit(self):
@@ -84,10 +86,11 @@ class ClientProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         connection, self._connection = self._connection, None
+        self._hub.departed.discard(self)
         self._limit.release(self)
         if connection is None:
             return
-        self._hub.connections.discard(connection)
+        self._hub.remove_connection(connection)
         connection.lost()
         self._hub.settle()
         if self._is_open:
@@ -109,6 +112,15 @@ class ClientProtocol(asyncio.Protocol):
         """What waits to be sent."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
+    @property
+    def blocked_fileno(self) -> int:
+        """See ``departed.Client``."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or not connection.is_blocked or transport.is_closing():
+            return -1
+        number: int = transport.get_extra_info("socket").fileno()
+        return number
+
     # ------------------------------------------------------------------ session.ports.Runtime
 
     def write(self, data: bytes) -> None:
@@ -121,15 +133,22 @@ class ClientProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._hub.wants_flush(self._connection)
 
+    def wants_read(self) -> None:
+        """What was read is kept until there is room."""
+        if self._connection is not None:
+            self._hub.wants_read(self._connection)
+
     def pause_reading(self) -> None:
         """Read no more from the socket."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
+            self._hub.departed.add(self)
 
     def resume_reading(self) -> None:
         """Read again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+            self._hub.departed.discard(self)
 
     def close(self) -> None:
         """Send what was written, then close."""

@@ -15,7 +15,7 @@ from pamqp import commands
 
 from connector.amqp.encoders import HEARTBEAT
 from connector.amqp.errors import AmqpError
-from connector.amqp.frames import FrameReader, encode_method
+from connector.amqp.frames import FrameReader, PublishHeld, encode_method
 from connector.amqp.handshake import (
     PROTOCOL_HEADER,
     AuthenticationRefused,
@@ -102,8 +102,8 @@ class Connection:
         self._current: Channel | None = None  # whose frame is being handled
         self._with_confirms: list[Channel] = []
         self._unfinished = 0  # channels that the client's connection.close waits for
-        self._alarms: dict[str, None] = {}  # reasons not to take publishes, in their order
-        self._is_blocked = False
+        self._alarms: dict[str, bool] = {}  # reasons not to take publishes, in their order; True: strict, see ``block``
+        self.is_blocked = False
         self._was_opened = False
         self._is_lost = False
         self._was_read = False
@@ -148,15 +148,30 @@ class Connection:
         came = len(data)
         if self._phase is Phase.HEADER:
             data = self._read_protocol_header(data)
+        if self.reader.holds_publishes and self.reader.has_begun:
+            self.reader.keep(data)
+        else:
+            self._read(data)
+        if self._alarms and self.reader.has_begun:
+            self._announce_block()
+        self._part.note(self.reader.buffered_bytes, came)
+
+    def _read(self, data: bytes) -> None:
         while self._phase is not Phase.CLOSED:
             try:
                 self.reader.feed(data)
+            except PublishHeld:
+                break
             except Exception as error:  # noqa: BLE001 # the boundary (style.md, Errors 2)
                 self.on_failure(error, self._current)
                 data = b""
             else:
                 break
-        self._part.note(self.reader.buffered_bytes, came)
+
+    def read_on(self) -> None:
+        """Handle what was read and kept (``Runtime.wants_read``)."""
+        if not self.is_over and Pause.ENDING not in self.reading.reasons:
+            self.feed(b"")
 
     def flush(self) -> None:
         """Write what this turn has gathered, confirms coalesced."""
@@ -202,15 +217,22 @@ class Connection:
         """Monotonic seconds."""
         return self._clock()
 
-    def block(self, reason: str) -> None:
-        """KubeMQ cannot take more: with its next publish the connection is blocked and no longer read (PC-19)."""
-        self._alarms[reason] = None
+    def block(self, reason: str, *, is_strict: bool = False) -> None:
+        """KubeMQ cannot take more: where its next publish begins the connection is blocked and no longer read (PC-19).
+
+        What has been read by then is still taken, unless ``is_strict``: that waits for ``read_on``.
+        """
+        self._alarms[reason] = is_strict
+        self.reader.holds_publishes = any(self._alarms.values())
+        if self.reader.has_begun:
+            self._announce_block()
 
     def unblock(self, reason: str) -> None:
         """One reason is gone; with the last one the connection goes on."""
         self._alarms.pop(reason, None)
-        if self._is_blocked and not self._alarms:
-            self._is_blocked = False
+        self.reader.holds_publishes = any(self._alarms.values())
+        if self.is_blocked and not self._alarms:
+            self.is_blocked = False
             self.reading.resume(Pause.BLOCKED)
             if self.info.blocked_notify and not self.is_over:
                 self._send(commands.Connection.Unblocked())
@@ -563,8 +585,10 @@ class Connection:
 
     def _announce_block(self) -> None:
         """The client publishes although KubeMQ cannot take more: say so, and read no more (PC-19)."""
-        if not self._is_blocked:
-            self._is_blocked = True
+        if self.reader.holds_publishes:
+            self._runtime.wants_read()
+        if not self.is_blocked:
+            self.is_blocked = True
             self.reading.pause(Pause.BLOCKED)
             if self.info.blocked_notify:
                 self._send(build(commands.Connection.Blocked, reason=next(iter(self._alarms))))

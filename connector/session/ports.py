@@ -181,6 +181,9 @@ class Runtime(Protocol):
     def wants_flush(self) -> None:
         """Output waits: call ``Connection.flush`` at the end of this turn.  Called once until it is flushed."""
 
+    def wants_read(self) -> None:
+        """What was read is kept: call ``Connection.read_on`` when nothing blocks it strictly.  May be called again."""
+
     def pause_reading(self) -> None:
         """Read no more from the socket."""
 

@@ -70,6 +70,9 @@ class Socket:
     def wants_flush(self) -> None:
         self._world.wants_flush(self.connection)
 
+    def wants_read(self) -> None:
+        self._world.wants_read(self.connection)
+
     def pause_reading(self) -> None:
         assert self._is_reading
         self._is_reading = False

@@ -134,6 +134,7 @@ class World:
         self.errors: list[tuple[int, AmqpError, BaseException]] = []
         self.opened: list[Connection] = []
         self.reported: list[tuple[str, dict[str, object]]] = []
+        self.unread: dict[Connection, None] = {}
         self._flushing: list[Connection] = []
         self._events: list[tuple[str, bytes]] = []
         self._sequence = 0
@@ -177,6 +178,16 @@ class World:
 
     def wants_flush(self, connection: Connection) -> None:
         self._flushing.append(connection)
+
+    def wants_read(self, connection: Connection) -> None:
+        self.unread[connection] = None
+
+    def read_on(self) -> None:
+        """There is room again."""
+        waiting, self.unread = self.unread, {}
+        for connection in waiting:
+            connection.read_on()
+        self.settle()
 
     def settle(self) -> None:
         """The end of a batch, and whatever KubeMQ answers to it."""

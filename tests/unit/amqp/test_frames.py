@@ -532,3 +532,53 @@ def test_the_header_of_a_content_that_is_too_large_is_not_kept() -> None:
     reader = FrameReader(RecordingHandler(), 131072, 1000)
     reader.feed(PUBLISH + make.header(1001, content_header.build({}, {"note": ("S", bytes(1000))})))
     assert reader.buffered_bytes == 0
+
+
+# ------------------------------------------------------------------------------------------- publishes that are held
+def has_begun(reader: FrameReader) -> bool:
+    return reader.has_begun
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, 1, 7, 4096])
+def test_where_publishes_are_held_the_reader_stops_at_the_next_one(chunk_bytes: int) -> None:
+    handler = RecordingHandler()
+    reader = FrameReader(handler, 4096)
+    reader.holds_publishes = True
+    with pytest.raises(frames.PublishHeld):
+        reader.feed(QOS + make.publish("key", b"one") + QOS)
+    assert handler.calls == [QOS_CALL]
+    assert has_begun(reader)
+    rest = make.publish("key", b"two") + QOS
+    for at in range(0, len(rest), chunk_bytes or len(rest)):
+        reader.keep(rest[at : at + (chunk_bytes or len(rest))])
+    assert handler.calls == [QOS_CALL]
+    assert reader.buffered_bytes > len(rest)
+    with pytest.raises(frames.PublishHeld):
+        reader.feed(b"")
+    assert handler.calls == [QOS_CALL, published(b"one"), QOS_CALL]
+    reader.holds_publishes = False
+    reader.feed(b"")
+    assert handler.calls[3:] == [published(b"two"), QOS_CALL]
+    assert not has_begun(reader)
+    assert reader.buffered_bytes == 0
+
+
+def test_what_is_kept_may_end_in_the_middle_of_a_frame() -> None:
+    handler = RecordingHandler()
+    reader = FrameReader(handler, 4096)
+    body = make.body(b"body")
+    reader.feed(PUBLISH + make.header(4) + body[:-1])
+    assert has_begun(reader)
+    reader.keep(body[-1:])
+    reader.feed(b"")
+    assert handler.calls == [published(b"body")]
+
+
+def test_a_content_that_is_swallowed_has_not_begun() -> None:
+    reader = FrameReader(RecordingHandler(), 4096, max_body_bytes=3)
+    reader.feed(PUBLISH)
+    assert has_begun(reader)
+    reader.feed(make.header(4))
+    assert not has_begun(reader)
+    reader.discard_channel(1)
+    assert not has_begun(reader)

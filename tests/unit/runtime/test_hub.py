@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from connector.runtime.hub import Hub
 from connector.runtime.queue_writer import NOT_AVAILABLE
 from connector.runtime.tasks import Tasks
 from connector.session.arriving import Arriving
+from connector.session.connection import Connection
 from tests.support.broker_model import Publisher
 from tests.support.fake_kubemq import FakeKubeMQ
 from tests.support.waiting import until
@@ -89,6 +90,54 @@ async def with_a_late_queue(hub: Hub) -> list[str]:
     return readers()
 
 
+class KeptReader:
+    """A connection of which something was read and is kept: a message of 1,200 bytes, more than the mark."""
+
+    def __init__(self, name: str, hub: Hub, queue: StoredQueue, turns: list[str]) -> None:
+        self._name = name
+        self._hub = hub
+        self._queue = queue
+        self._turns = turns
+
+    def block(self, reason: str, *, is_strict: bool = False) -> None:
+        if is_strict:
+            self._hub.wants_read(cast("Connection", self))
+
+    def unblock(self, reason: str) -> None: ...
+
+    def on_tick(self, now: float) -> None: ...
+
+    def lost(self) -> None: ...
+
+    def read_on(self) -> None:
+        self._turns.append(self._name)
+        self._queue.publish(Message("", "q", b"\0\0", bytes(1200)), Publisher(), 1)
+
+
+async def with_kept_readers(hub: Hub) -> list[list[str]]:
+    """Who had a turn after each time that there was room."""
+    queue = await declared(hub, "q")
+    queue.hold()
+    turns: list[str] = []
+    clients = [cast("Connection", KeptReader(name, hub, queue, turns)) for name in ("one", "two", "gone", "three")]
+    queue.publish(Message("", "q", b"\0\0", bytes(1200)), Publisher(), 1)
+    hub.settle()
+    for client in clients:
+        hub.add_connection(client)
+    hub.remove_connection(clients[2])
+    found = []
+    for _ in range(4):
+        await until(lambda: hub.broker.outboxes[0].aside_count)
+        hub.broker.outboxes[0].take_held(queue)
+        hub.settle()
+        had = len(turns)
+        await until(lambda: len(turns) > had)  # noqa: B023 # within the turn
+        found.append(list(turns))
+    for client in clients:
+        hub.remove_connection(client)
+    return found
+
+
 async def with_a_held_queue(hub: Hub) -> list[tuple[int, str]]:
     """What is told of a publish to a queue that is held and stays so."""
     queue = await declared(hub, "q")
@@ -105,6 +154,11 @@ def readers() -> list[str]:
 
 async def test_no_reader_is_started_once_the_end_has_begun() -> None:
     assert await run(with_a_late_queue) == ["queue_reader amqp.default.q"]
+
+
+async def test_those_that_were_stopped_at_a_mark_go_on_in_their_order_and_stop_at_the_next() -> None:
+    turns = ["one", "two", "three", "one"]
+    assert await run(with_kept_readers) == [turns[:count] for count in range(1, 5)]
 
 
 async def test_what_is_published_to_a_held_queue_is_refused_after_the_deadline() -> None:
