@@ -100,6 +100,12 @@ class Outbox:
         entries.append(submission)
         self.size_bytes += submission.cost
 
+    def keep(self, batch: list[Submission]) -> None:
+        """The batch was not sent at all: it waits, before everything else, for its queues' present channels."""
+        for submission in batch:
+            submission.kubemq_channel = submission.queue.kubemq_channel
+        self.put_back(batch)
+
     def put_back(self, batch: list[Submission]) -> None:
         """The batch is to be sent again, before everything else, in its order."""
         self._entries.extendleft(reversed(batch))

@@ -20,6 +20,10 @@ class Unavailable(StoreError):
     """The link to KubeMQ is down; for a store request in flight: its result is unknown."""
 
 
+class NotSent(Unavailable):
+    """The same, and nothing of the request has been sent: its result is known."""
+
+
 class TimedOut(StoreError):
     """KubeMQ did not answer within the deadline; the result is unknown."""
 
@@ -148,7 +152,10 @@ class StoreLane(Protocol):
     """One QueuesUpstream stream with one request in flight."""
 
     async def send(self, batch: Sequence[Outgoing]) -> list[str]:
-        """Store the batch; per message "" or KubeMQ's error text.  Unavailable/TimedOut: all results unknown."""
+        """Store the batch; per message "" or KubeMQ's error text.
+
+        NotSent: nothing is stored.  Else Unavailable/TimedOut: all results unknown.
+        """
 
     def cancel(self) -> None:
         """Drop the stream."""

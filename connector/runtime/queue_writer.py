@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connector.broker.outbox import announce, end_coming, on_results, on_unknown
-from connector.broker.ports import Rejected, StoreError
+from connector.broker.ports import NotSent, Rejected, StoreError
 from connector.runtime.link import jittered
 from connector.runtime.outage import Outage
 
@@ -56,22 +56,18 @@ class QueueWriter:
         self._lane: StoreLane | None = None
         self._pause_s = MIN_PAUSE_S
         self._deadline_s = deadline_s
-        self._failing_since: float | None = None
+        self._waiting_since: float | None = None  # the oldest that could not be sent
         self._held_since: dict[StoredQueue, float] = {}
         self._on_server = on_server
         self._outage = outage or Outage(counters, time.monotonic)
         self._again = asyncio.Event()
         self._asks_first = False
+        self.is_failing = False  # since the last batch could not be sent
         self.is_busy = False
 
     def ask_first(self) -> None:
         """The link is in doubt: before the next batch, ask whether KubeMQ was restarted."""
         self._asks_first = True
-
-    @property
-    def is_failing(self) -> bool:
-        """True since the last batch could not be sent."""
-        return self._failing_since is not None
 
     def try_again(self) -> None:
         """KubeMQ is there again: a pause may end."""
@@ -101,7 +97,7 @@ class QueueWriter:
 
     async def _wait(self) -> None:
         """Return when something may wait; a failing lane looks for KubeMQ by itself, since publishers are blocked."""
-        if self._failing_since is None:
+        if not self.is_failing:
             self._wake.clear()
             await self._wake.wait()
             return
@@ -114,16 +110,23 @@ class QueueWriter:
             self._settle()
 
     async def _ask(self) -> None:
-        """A restarted KubeMQ may withhold what is stored: who holds queues back is told before anything is sent."""
-        server = await self._store.ping()
+        """A restarted KubeMQ may withhold what is stored: who holds queues back is told before anything is sent.
+
+        Raises NotSent.
+        """
+        try:
+            server = await self._store.ping()
+        except StoreError as error:
+            raise NotSent(str(error)) from error
         self._asks_first = False
         if self._on_server is not None:
             self._on_server(server)
 
     def _on_answer(self) -> None:
         self._pause_s = MIN_PAUSE_S
-        if self._failing_since is not None:
-            self._failing_since = None
+        self._waiting_since = None
+        if self.is_failing:
+            self.is_failing = False
             self._on_link()
 
     async def _pause(self) -> None:
@@ -141,7 +144,7 @@ class QueueWriter:
             if self._asks_first:
                 await self._ask()
                 if any(submission.queue.is_held for submission in batch):
-                    self._outbox.put_back(batch)
+                    self._outbox.keep(batch)
                     return
             coming = announce(batch)
             try:
@@ -150,17 +153,23 @@ class QueueWriter:
                 end_coming(coming)
         except Rejected as error:
             self._tell(on_results, batch, [str(error)] * len(batch))
+        except NotSent as error:
+            self._outbox.keep(batch)
+            await self._on_loss(error, 0)
         except StoreError as error:
-            self._drop_lane()
-            self._outage.on_loss("publishes", error, len(batch))
-            self._asks_first = True
             self._tell(on_unknown, self._outbox, batch, str(error))
-            self._check_deadline()
-            self._settle()
-            await self._pause()
+            await self._on_loss(error, len(batch))
         else:
             self._on_answer()
             self._tell(on_results, batch, errors)
+
+    async def _on_loss(self, error: StoreError, interrupted_count: int) -> None:
+        self._drop_lane()
+        self._outage.on_loss("publishes", error, interrupted_count)
+        self._asks_first = True
+        self._check_deadline()
+        self._settle()
+        await self._pause()
 
     def _tell(self, tell: Callable[..., None], *arguments: object) -> None:
         """One receipt that fails is a bug of its own: it is logged, and everything else goes on."""
@@ -175,12 +184,15 @@ class QueueWriter:
             log.error("a result could not be told", exc_info=bug)
 
     def _check_deadline(self) -> None:
-        """Refuse what waits, once KubeMQ has taken nothing for the deadline."""
+        """Refuse what waits, once the oldest has waited for the deadline; what comes later may wait as long."""
         now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
+        if not self.is_failing:
+            self.is_failing = True
             self._on_link()
-        elif now - self._failing_since >= self._deadline_s:
+        if self._waiting_since is None:
+            self._waiting_since = now if self._outbox else None
+        elif now - self._waiting_since >= self._deadline_s:
+            self._waiting_since = None
             count = len(self._outbox)
             for _ in range(count):
                 batch = self._outbox.take()

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import grpc.aio
 
 from connector.backend.kubemq.errors import error_kind, error_text
-from connector.broker.ports import StoreError, TimedOut, Unavailable
+from connector.broker.ports import NotSent, Rejected, StoreError, TimedOut, Unavailable
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -107,19 +107,39 @@ class Inbound(Generic[Response]):
 class Duplex(Inbound[Response], Generic[Request, Response]):
     """A call with streams both ways; one task writes and one reads (it may be the same)."""
 
-    __slots__ = ()
+    __slots__ = ("_is_connected",)
 
     def __init__(self, open_call: Callable[[], grpc.aio.StreamStreamCall[Request, Response]]) -> None:
         super().__init__(open_call)
+        self._is_connected = False
 
     async def write(self, request: Request) -> None:
-        """Send one request; returns when gRPC has taken it.  Raises Unavailable, TimedOut or TooMuch."""
-        call = cast("grpc.aio.StreamStreamCall[Request, Response]", self._opened())
+        """Send one request; returns when gRPC has taken it.  Raises Unavailable, NotSent, TimedOut or TooMuch."""
+        if not self._is_connected:
+            await self._connect()
+        call = self._duplex()
         try:
             await call.write(request)
         except asyncio.InvalidStateError:  # the call was over before: its status says why
             code, details = await call.code(), await call.details()
             self._fail(error_kind(code), f"{_ENDED}: {code.name} {details or ''}".rstrip())
-            raise self._error() from None
+            raise self._unsent() from None
         except (Exception, asyncio.CancelledError) as error:
             raise self._translated(error) from error
+
+    def _duplex(self) -> grpc.aio.StreamStreamCall[Request, Response]:
+        return cast("grpc.aio.StreamStreamCall[Request, Response]", self._opened())
+
+    async def _connect(self) -> None:
+        """Reach KubeMQ: what fails before that has sent nothing."""
+        try:
+            await self._duplex().wait_for_connection()
+        except (Exception, asyncio.CancelledError) as error:
+            translated = self._translated(error)
+            raise (self._unsent() if isinstance(translated, StoreError) else translated) from error
+        self._is_connected = True
+
+    def _unsent(self) -> StoreError:
+        """What to raise when the request was not sent; a refusal stays one."""
+        error = self._error()
+        return error if isinstance(error, Rejected) else NotSent(str(error))

@@ -27,7 +27,7 @@ from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.health import STORE, Health
 from connector.backend.kubemq.request_limit import RequestLimit
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import Outgoing, StoreError, TooMuch, Unavailable
+from connector.broker.ports import NotSent, Outgoing, Rejected, StoreError, TooMuch, Unavailable
 from mapping.envelope import encode, flagged
 
 #: What a message of a request costs beside body and metadata, at most: channel, ids, policy and their tags.
@@ -100,13 +100,19 @@ class KubeMQStoreLane:
     async def send(self, batch: Sequence[Outgoing]) -> list[str]:
         """Store the batch in order; per message "" or why it is not stored.
 
-        A batch over the server's size limit goes in several requests, one after the other.  Raises Unavailable or
-        TimedOut: all results are unknown; TooMuch: the server was started anew with a smaller limit.
+        A batch over the server's size limit goes in several requests, one after the other.  Raises NotSent: nothing is
+        stored; Unavailable or TimedOut: all results are unknown; TooMuch: the server was started anew with a smaller
+        limit.
         """
-        requests, refused = await self._proven_requests(batch)
         results: list[str] = []
-        for request in requests:
-            results += await self._exchange(request, batch)
+        try:
+            requests, refused = await self._proven_requests(batch)
+            for request in requests:
+                results += await self._exchange(request, batch)
+        except NotSent as error:
+            if results:  # of those before it
+                raise Unavailable(str(error)) from error
+            raise
         for index, reason in refused:
             results.insert(index, reason)
         return results
@@ -125,7 +131,12 @@ class KubeMQStoreLane:
                 size_bytes = max(request.ByteSize() for request in requests)
             if size_bytes <= limit.proven_bytes:
                 return requests, refused
-            await limit.prove(size_bytes)
+            try:
+                await limit.prove(size_bytes)
+            except Rejected:
+                raise
+            except StoreError as error:
+                raise NotSent(str(error)) from error
 
     def _requests(self, batch: Sequence[Outgoing]) -> tuple[_Requests, _Refused, int]:
         """Return the requests, nearly always one, what cannot be sent, and the estimated size of the largest request.
@@ -174,7 +185,7 @@ class KubeMQStoreLane:
         request.RequestID = str(next(self._numbers))
         self._awaited = (request.RequestID,)
         if self._is_cancelled:
-            raise Unavailable("the lane was dropped")
+            raise NotSent("the lane was dropped")
         if self._duplex.is_gone:
             self._duplex = Duplex(self._open_call)
         duplex = self._duplex

@@ -71,8 +71,12 @@ class Scripted(grpc.GenericRpcHandler):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._server.stop(None)
+        await self.stop()
         await quiet()
+
+    async def stop(self) -> None:
+        """Be gone; a second time changes nothing."""
+        await self._server.stop(None)
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a call, or None for one that is unknown."""

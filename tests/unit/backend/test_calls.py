@@ -13,7 +13,7 @@ import pytest
 from connector.backend.kubemq import KubeMQClient
 from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import StoreError, TimedOut, TooMuch, Unavailable
+from connector.broker.ports import NotSent, StoreError, TimedOut, TooMuch, Unavailable
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import outcome
 
@@ -185,3 +185,26 @@ async def test_closing_the_client_ends_who_waits(server: Scripted, client: KubeM
 def assert_unavailable(error: object, text: str) -> None:
     assert isinstance(error, Unavailable)
     assert text in str(error)
+
+
+async def test_what_cannot_be_sent_says_so(server: Scripted, client: KubeMQClient) -> None:
+    with pytest.raises(NotSent, match="not connected"):
+        await Duplex(KubeMQClient(server.address, "unit").open_downstream).write(REQUEST)
+    call = client.open_downstream()
+    stream: Stream = Duplex(lambda: call)
+    server.handlers["QueuesDownstream"] = ending(grpc.StatusCode.UNAVAILABLE)
+    await stream.write(REQUEST)
+    await call.code()
+    with pytest.raises(NotSent, match="because"):
+        await stream.write(REQUEST)
+    with pytest.raises(Unavailable) as caught:
+        await stream.read()
+    assert not isinstance(caught.value, NotSent), "what was written before is unknown"
+
+
+async def test_a_server_that_cannot_be_reached_was_sent_nothing(client: KubeMQClient, server: Scripted) -> None:
+    await server.stop()
+    stream: Stream = Duplex(client.open_downstream)
+    stream.start_deadline(5)
+    with pytest.raises(NotSent):
+        await stream.write(REQUEST)

@@ -12,7 +12,7 @@ import pytest
 from connector.backend.kubemq import KubeMQClient, KubeMQStore
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.message import Message
-from connector.broker.ports import Outgoing, StoreLane, TimedOut, TooMuch, Unavailable
+from connector.broker.ports import NotSent, Outgoing, StoreLane, TimedOut, TooMuch, Unavailable
 from mapping.envelope import decode, encode, flagged
 from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
@@ -53,6 +53,7 @@ class Upstream:
         self.answer = answer
         self.requests: list[pb.QueuesUpstreamRequest] = []
         self.streams = 0
+        self.is_ending = False
 
     async def serve(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         self.streams += 1
@@ -60,6 +61,8 @@ class Upstream:
             self.requests.append(request)
             for response in self.answer(request):
                 yield response
+            if self.is_ending:
+                return
 
 
 @pytest.fixture
@@ -163,6 +166,32 @@ LIMIT_BYTES = 40_000
 @pytest.fixture
 def small_lane(client: KubeMQClient, upstream: Upstream) -> StoreLane:
     return KubeMQStore(client, limit_bytes=LIMIT_BYTES).open_lane()
+
+
+async def test_a_lane_without_a_server_has_sent_nothing(server: Scripted, lane: StoreLane, upstream: Upstream) -> None:
+    await lane.send(copies("one"))
+    await server.stop()
+    assert isinstance(
+        await outcome(lane.send(copies("two"))), Unavailable
+    )  # gRPC may not know yet that nothing goes out
+    for _ in range(2):
+        assert isinstance(await outcome(lane.send(copies("two"))), NotSent)
+    assert len(upstream.requests) == 1
+
+
+async def test_of_several_requests_all_are_unknown(server: Scripted, small_lane: StoreLane, upstream: Upstream) -> None:
+    """What the first of them stored has no result to tell."""
+
+    def answer_and_end(request: pb.QueuesUpstreamRequest) -> list[pb.QueuesUpstreamResponse]:
+        server.handlers.pop("QueuesUpstream")
+        upstream.is_ending = True
+        return all_stored(request)
+
+    upstream.answer = answer_and_end
+    with pytest.raises(Unavailable) as caught:
+        await small_lane.send([Copy(bytes(9_000), message_id="~a.1") for _ in range(10)])
+    assert not isinstance(caught.value, NotSent)
+    assert len(upstream.requests) == 1
 
 
 async def test_a_batch_over_the_limit_goes_in_several_requests(small_lane: StoreLane, upstream: Upstream) -> None:

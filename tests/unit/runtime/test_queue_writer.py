@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from connector.broker.counters import Counters
 from connector.broker.message import Message
-from connector.broker.outbox import Outbox, Submission
-from connector.broker.ports import Outgoing, QueueStore, ServerInfo, Unavailable
+from connector.broker.outbox import HEADER_FACTOR, OVERHEAD_BYTES, Outbox, Submission
+from connector.broker.ports import NotSent, Outgoing, QueueStore, ServerInfo, Unavailable
 from connector.broker.queue import StoredQueue
 from connector.runtime.queue_writer import QueueWriter
 from tests.support.waiting import until
+
+HEADER, BODY = b"\0\0", b"body"
+COST = len(BODY) + HEADER_FACTOR * len(HEADER) + OVERHEAD_BYTES
 
 
 class FakeQueue:
@@ -57,6 +61,10 @@ class FakeStore:
     def __init__(self) -> None:
         self.is_up = True
         self.pings = 0
+        self.error: Unavailable = Unavailable("down")
+        self.on_check: Callable[[], None] = lambda: None
+        self.messages: list[Message] = []
+        self.kubemq_channels: list[str] = []
 
     def open_lane(self) -> FakeStore:
         return self
@@ -65,6 +73,8 @@ class FakeStore:
 
     async def send(self, batch: Sequence[Outgoing]) -> list[str]:
         self._check()
+        self.messages += [outgoing.message for outgoing in batch]
+        self.kubemq_channels += [outgoing.kubemq_channel for outgoing in batch]
         return [""] * len(batch)
 
     async def ping(self) -> ServerInfo:
@@ -73,8 +83,9 @@ class FakeStore:
         return ServerInfo("host", "2.4.0", 1)
 
     def _check(self) -> None:
+        self.on_check()
         if not self.is_up:
-            raise Unavailable("down")
+            raise self.error
 
 
 class Lane:
@@ -96,12 +107,13 @@ class Lane:
 
     def publish(self, token: int, queue: Any = None) -> None:
         queue = queue or FakeQueue()
-        message = Message("", "q", b"\0\0", b"body", f"id {token}")
+        message = Message("", "q", HEADER, BODY, f"id {token}")
         self.outbox.append(Submission(cast("StoredQueue", queue), message, self.results, token))
 
 
 @pytest.fixture
-async def lane() -> AsyncIterator[Lane]:
+async def lane(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lane]:
+    monkeypatch.setattr("connector.runtime.queue_writer.MAX_PAUSE_S", 0.01)
     lane = Lane()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(lane.writer.run())
@@ -127,16 +139,63 @@ async def test_a_lane_with_nothing_left_to_send_notices_that_kubemq_is_back(lane
     assert lane.links == [True, False]
 
 
-async def test_a_lane_that_looks_for_kubemq_sends_what_comes_meanwhile(lane: Lane) -> None:
+async def test_what_comes_while_kubemq_is_away_is_held_and_sent_in_order(lane: Lane) -> None:
     lane.store.is_up = False
     lane.publish(1)
     await until(lambda: lane.store.pings > 0)
-    lane.publish(2)
-    await until(lambda: lane.results.refused == [1, 2])
+    for token in (2, 3):
+        lane.publish(token)
+        tries = lane.store.pings
+        await until(lambda: lane.store.pings > tries + 1)  # noqa: B023 # within the turn
+    assert lane.results.refused == [1], "that one was on its way"
+    await until(lambda: len(lane.outbox) == 2)
+    assert lane.outbox.size_bytes == 2 * COST
     lane.store.is_up = True
-    lane.publish(3)
-    await until(lambda: lane.results.stored == [3])
+    lane.publish(4)
+    await until(lambda: lane.results.stored == [2, 3, 4])
+    assert [message.redelivered for message in lane.store.messages] == [False] * 3
     assert not lane.writer.is_failing
+    assert lane.outbox.size_bytes == 0
+
+
+async def test_a_batch_that_the_stream_did_not_take_is_held(lane: Lane) -> None:
+    lane.store.is_up = False
+    lane.store.error = NotSent("down")
+    queue = FakeQueue()
+    lane.store.on_check = lambda: setattr(queue, "kubemq_channel", "amqp.default.~g1.q")
+    lane.publish(1, queue)
+    await tries(lane)
+    assert lane.writer.is_failing
+    assert lane.results.refused == []
+    lane.store.is_up = True
+    await until(lambda: lane.results.stored == [1])
+    assert lane.store.kubemq_channels == ["amqp.default.~g1.q"], "the queue moved while the batch was under way"
+
+
+async def test_each_is_held_for_the_deadline(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest decides for all; what comes after it was refused may wait as long again."""
+    now = 0.0
+    monkeypatch.setattr("connector.runtime.queue_writer.time", SimpleNamespace(monotonic=lambda: now))
+    lane.store.is_up = False
+    lane.store.error = NotSent("down")
+    for token in (1, 2):
+        lane.publish(token)
+        await tries(lane)
+        now += 29.0
+        await tries(lane)
+        assert lane.results.refused == list(range(1, token))
+        now += 1.0
+        await until(lambda: lane.results.refused == list(range(1, token + 1)))  # noqa: B023 # within the turn
+        assert lane.outbox.size_bytes == 0
+        now += 100.0
+        await tries(lane)
+    assert lane.writer.is_failing
+
+
+async def tries(lane: Lane) -> None:
+    """Let the lane look for KubeMQ, and once more, so that the first look's result is dealt with."""
+    before = lane.store.pings
+    await until(lambda: lane.store.pings > before + 1)
 
 
 async def test_what_waits_for_a_held_queue_is_refused_after_the_deadline(lane: Lane) -> None:
