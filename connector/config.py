@@ -269,7 +269,8 @@ class Config:
     )
     declare_deadline_s: float = _setting(
         10.0,
-        "Seconds a method that waits for KubeMQ (declare, delete, purge, get) may take before 541.",
+        "Seconds a method that waits for KubeMQ (declare, delete, purge, get) may take before 541. "
+        "Emptying a queue (purge, delete) may take longer: only the time in which KubeMQ does not answer counts.",
         kind.seconds,
         name="declare_deadline_seconds",
         minimum=0.1,

@@ -127,7 +127,7 @@ class Broker(Census, Observer):
         self.next_early_id = self._ids.next_early
         self._dirty: deque[Queue] = deque()
         self._event_no = 0
-        self._appending: dict[str, tuple[Done, float]] = {}
+        self.appending: dict[str, tuple[Done, float]] = {}
         self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._drained_here: set[tuple[str, str]] = set()
         self.group: Group | None = None
@@ -322,7 +322,7 @@ class Broker(Census, Observer):
         if not is_well_formed(written):
             done(Inequivalent(f"cannot be declared: {UNFIT}"))
             return
-        self._appending[number] = (done, self.clock())
+        self.appending[number] = (done, self.clock())
         self._hooks.append_event(number, encode_event(written))
 
     @property
@@ -332,14 +332,14 @@ class Broker(Census, Observer):
 
     def on_append_failed(self, event_id: str, error: Exception) -> None:
         """The log did not take the event, or not provably."""
-        done, _ = self._appending.pop(event_id, (None, 0.0))
+        done, _ = self.appending.pop(event_id, (None, 0.0))
         if done is not None:
             done(error)
 
     def expire_appends(self, before: float) -> None:
         """Give up on events written before this moment that have not come back; the oldest are first."""
-        while self._appending:
-            event_id, (_, since) = next(iter(self._appending.items()))
+        while self.appending:
+            event_id, (_, since) = next(iter(self.appending.items()))
             if since > before:
                 return
             self.on_append_failed(event_id, TimedOut("the topology log did not answer in time"))
@@ -371,7 +371,7 @@ class Broker(Census, Observer):
         changed = self._on_snapshot(sequence, event) if is_snapshot(event) else self.topology.apply(sequence, event)
         if event["type"] == "queue.drained":
             self._latest.on_emptied()
-        done, _ = self._appending.pop(event.get("id", ""), (None, 0.0))
+        done, _ = self.appending.pop(event.get("id", ""), (None, 0.0))
         if done is not None and changed is None:
             done(Inequivalent("cannot be applied"))
         elif done is not None:

@@ -133,7 +133,7 @@ class Hub:
             tasks.keep(f"queue_writer {number}", writer.run)
         tasks.keep("snapshot", self.snapshot.run)
         tasks.keep("counts", self.counts.run)
-        tasks.keep("topology appends", self.sync.run_appends)
+        tasks.keep("topology appends", self.sync.appends.run)
         tasks.keep("topology follow", self.sync.run_follow)
         tasks.keep("topology snapshots", self.sync.run_snapshots)
         tasks.keep("ticks", self._tick)
@@ -203,7 +203,7 @@ class Hub:
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """To the topology log."""
-        self.sync.append(event_id, data)
+        self.sync.appends.add(event_id, data)
 
     def report(self, what: str, *, is_error: bool = False, **facts: object) -> None:
         """Into the log."""
@@ -305,6 +305,7 @@ class Hub:
     def on_server(self, server: ServerInfo) -> None:
         """KubeMQ has answered: it may be another one than before."""
         self.broker.recovery.on_server(server)
+        self.sync.appends.on_server(server)
 
     @property
     def is_down(self) -> bool:
@@ -345,12 +346,13 @@ class Hub:
             for writer in self.writers:
                 writer.check_held(now)
             self.broker.expire_appends(now - self._declare_deadline_s)
+            self.sync.appends.forget()
             self.settle()
 
     def _tick_one(self, connection: Connection, now: float) -> None:
         """One connection's timers; a bug there ends that connection alone."""
         try:
-            connection.on_tick(now)
+            connection.on_tick(now, is_cut_off=self.is_down)
         except Exception:
             self.broker.counters.internal_errors += 1
             log.exception("timer failed", **connection.info.context())

@@ -1,6 +1,6 @@
-"""Topology sync: appends our events to the log and applies everybody's in the log's order.
+"""Topology sync: applies everybody's events in the log's order, our own among them (``appends.py`` sends those).
 
-Owns the two tasks and their reconnects; what events mean is the broker's (``broker/topology.py``).
+Owns the following and its reconnects; what events mean is the broker's (``broker/topology.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import structlog
 from connector.broker.broker import SKIPPED_CHARACTERS
 from connector.broker.ports import StoreError
 from connector.broker.topology import decode_event
+from connector.runtime.appends import Appends
 from connector.runtime.link import jittered
 from connector.runtime.outage import Outage
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 0.5
-#: So many events are on their way to the log at a time.
-APPENDS_AT_ONCE = 256
 #: A snapshot is rewritten at least this often, well before the server's retention (24 h by default) ends it.
 SNAPSHOT_S = 6 * 3600.0
 
@@ -43,7 +42,7 @@ class TopologySync:
         self._broker = broker
         self._settle = settle
         self._outage = outage or Outage(broker.counters, broker.clock)
-        self._to_append: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        self.appends = Appends(topology_log, broker, settle, self._outage)
         self._again = asyncio.Event()
         self.loaded = asyncio.Event()
         self.is_following = False
@@ -54,29 +53,6 @@ class TopologySync:
         """Whether what is read is the log that is followed: it has the last event applied.  Raises StoreError."""
         sequence, data = self._last
         return not sequence or await read(sequence) == data
-
-    def append(self, event_id: str, data: bytes) -> None:
-        """Append after everything appended before."""
-        self._to_append.put_nowait((event_id, data))
-
-    async def run_appends(self) -> None:
-        """In the order in which they were made, many under way at a time: the server stores those together."""
-        gate = asyncio.Semaphore(APPENDS_AT_ONCE)
-        async with asyncio.TaskGroup() as group:
-            while True:
-                event_id, data = await self._to_append.get()
-                await gate.acquire()
-                group.create_task(self._append(event_id, data, gate), name="topology append")
-
-    async def _append(self, event_id: str, data: bytes, gate: asyncio.Semaphore) -> None:
-        try:
-            await self._log.append(data, self._broker.log_start)
-        except StoreError as error:
-            self._outage.on_loss("declarations", error)
-            self._broker.on_append_failed(event_id, error)
-            self._settle()
-        finally:
-            gate.release()
 
     def try_again(self) -> None:
         """KubeMQ is there again: a pause may end."""
@@ -97,12 +73,14 @@ class TopologySync:
                         continue
                     pause_s = MIN_PAUSE_S
                     self.is_following = True
+                    self.appends.on_followed()
                     self._broker.on_loaded()
                     self.check_loaded()
                     self._settle()
             except StoreError as error:
                 self._outage.on_loss("topology", error)
             self.is_following = False
+            self.appends.on_lost()
             self._again.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(jittered(pause_s)):

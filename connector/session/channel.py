@@ -62,7 +62,7 @@ class Wait:
     method.
     """
 
-    __slots__ = ("_channel", "_orphan", "_reply", "expires_at", "method_ids", "size")
+    __slots__ = ("_channel", "_orphan", "_reply", "expires_at", "method_ids", "size", "takes_long")
 
     def __init__(
         self,
@@ -70,9 +70,12 @@ class Wait:
         reply: Callable[[Any], None],
         orphan: Callable[[Any], None] | None,
         expires_at: float | None,
+        *,
+        takes_long: bool = False,
     ) -> None:
         self._channel = channel
         self.expires_at = expires_at
+        self.takes_long = takes_long
         self._reply = reply
         self._orphan = orphan
         self.method_ids = channel.connection.method_ids
@@ -194,19 +197,23 @@ class Channel:
         orphan: Callable[[Any], None] | None = None,
         *,
         is_bounded: bool = True,
+        takes_long: bool = False,
     ) -> Wait:
         """Begin a slow operation: hand the result to the broker as its ``done``; events wait until it is called.
 
-        Unless it is unbounded (emptying a queue takes as long as it takes), it ends with 541 at the deadline.
+        Unless it is unbounded, it ends with 541 at the deadline; what ``takes_long`` (emptying a queue takes as long as
+        it takes) only when KubeMQ has not answered for so long.
         """
         expires_at = self.connection.now() + self.connection.policy.wait_deadline_s if is_bounded else None
-        self._waiting = wait = Wait(self, reply, orphan, expires_at)
+        self._waiting = wait = Wait(self, reply, orphan, expires_at, takes_long=takes_long)
         self.is_ready = False
         return wait
 
-    def check_wait(self, now: float) -> None:
-        """End the connection when a slow operation has had no result for too long."""
+    def check_wait(self, now: float, *, is_cut_off: bool) -> None:
+        """End the connection when a slow operation has had no result for too long; KubeMQ may be away."""
         wait = self._waiting
+        if wait is not None and wait.takes_long and not is_cut_off:
+            wait.expires_at = now + self.connection.policy.wait_deadline_s
         if wait is not None and wait.expires_at is not None and now >= wait.expires_at:
             self._end_charge()
             self._waiting = None

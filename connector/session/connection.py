@@ -193,8 +193,8 @@ class Connection:
             self._offer_credit()
         self.output.go_on()
 
-    def on_tick(self, now: float) -> None:
-        """Look at the time: deadlines and heartbeats (PC-06, PC-21)."""
+    def on_tick(self, now: float, *, is_cut_off: bool = False) -> None:
+        """Look at the time: deadlines and heartbeats (PC-06, PC-21); KubeMQ may be away."""
         if self._close_at is not None and now >= self._close_at:
             self._abort()
         if self._phase is Phase.CLOSED:
@@ -210,7 +210,7 @@ class Connection:
         elif verdict is Verdict.DEAD:
             self._abort()
         for channel in list(self._channels.values()):
-            channel.check_wait(now)
+            channel.check_wait(now, is_cut_off=is_cut_off)
             channel.check_acks(now)
 
     def now(self) -> float:

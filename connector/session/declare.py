@@ -116,14 +116,14 @@ def on_queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
 def on_queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
     """Drop what is ready; here RabbitMQ takes the name as it is."""
     name = channel.queue_name(method.queue)
-    done = channel.wait(_counting_reply(channel, method, commands.Queue.PurgeOk), is_bounded=False)
+    done = channel.wait(_counting_reply(channel, method, commands.Queue.PurgeOk), takes_long=True)
     channel.vhost.purge_queue(name, channel.connection, done)
 
 
 def on_queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     """Delete; a missing one is fine."""
     name = channel.queue_name(_clean(method.queue))
-    done = channel.wait(_counting_reply(channel, method, commands.Queue.DeleteOk), is_bounded=False)
+    done = channel.wait(_counting_reply(channel, method, commands.Queue.DeleteOk), takes_long=True)
     channel.vhost.delete_queue(name, channel.connection, bool(method.if_unused), bool(method.if_empty), done)
 
 

@@ -207,6 +207,22 @@ def test_a_declare_that_gets_no_answer_ends_the_connection_at_the_deadline(world
     assert (close.reply_code, close.class_id, close.method_id) == (541, 50, 10)
 
 
+@pytest.mark.parametrize(("kind", "operation"), [("Purge", "purge_queue"), ("Delete", "delete_queue")])
+def test_emptying_a_queue_takes_as_long_as_it_takes_while_kubemq_answers(
+    world: World, client: Dialogue, monkeypatch: pytest.MonkeyPatch, kind: str, operation: str
+) -> None:
+    client.declare("q", durable=True, exclusive=False)
+    monkeypatch.setattr(world.broker.virtual_host("/"), operation, lambda *_: None)
+    client.send(1, getattr(commands.Queue, kind), queue="q")
+    world.advance(3 * world.policy.wait_deadline_s, client.connection)
+    client.expect_nothing()
+    world.is_cut_off = True
+    world.advance(world.policy.wait_deadline_s - 1, client.connection)
+    client.expect_nothing()
+    world.advance(2, client.connection)
+    client.expect(0, commands.Connection.Close, reply_code=541)
+
+
 def test_an_auto_delete_queue_on_its_way_out_is_not_declared_again(world: World, client: Dialogue) -> None:
     """RabbitMQ deletes it before it answers anybody else: a declare makes a new one, that stays."""
     client.declare("q", durable=True, auto_delete=True, exclusive=False)

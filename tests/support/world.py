@@ -131,6 +131,7 @@ class World:
         self.policy = policy(**policy_changes)
         self.hold_stores = False  # publishes to stored queues wait for ``answer_stores``
         self.hold_events = False  # declarations of stored queues wait for ``answer_events``
+        self.is_cut_off = False  # KubeMQ does not answer
         self.errors: list[tuple[int, AmqpError, BaseException]] = []
         self.opened: list[Connection] = []
         self.reported: list[tuple[str, dict[str, object]]] = []
@@ -249,6 +250,6 @@ class World:
             for action in due:
                 action()
             for connection in connections:
-                connection.on_tick(self.clock.now)
+                connection.on_tick(self.clock.now, is_cut_off=self.is_cut_off)
             self.arriving.on_tick(self.clock.now)
             self.settle()

@@ -86,7 +86,7 @@ def test_a_snapshot_is_written_after_many_events(model: BrokerModel, monkeypatch
     snapshot = events[at]
     assert snapshot is not None
     assert [declared["name"] for declared in snapshot["queues"]] == ["q0", "q1", "q2", "q3"]
-    assert not model.broker._appending  # nobody waits for it, nothing is kept
+    assert not model.broker.appending  # nobody waits for it, nothing is kept
     del model.log[:at]  # the server has forgotten the beginning
     model.log[:0] = [b'{"v":1,"type":"from.the.past"}'] * at
     second = BrokerModel(model)

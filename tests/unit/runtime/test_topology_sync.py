@@ -14,14 +14,17 @@ from structlog.testing import capture_logs
 from connector.amqp.wire import MAX_DEPTH, Table
 from connector.broker.broker import Broker
 from connector.broker.exchanges.binding import BindingKey
-from connector.broker.ports import Rejected
+from connector.broker.ports import Rejected, ServerInfo
 from connector.broker.queue import StoredQueue
 from connector.broker.requests import ExchangeDeclare, QueueDeclare
 from connector.broker.topology import VERSION, ExchangeRecord, QueueRecord, encode_event, pack_table
-from connector.runtime.topology_sync import APPENDS_AT_ONCE, TopologySync
+from connector.runtime.appends import APPENDS_AT_ONCE
+from connector.runtime.topology_sync import TopologySync
 from tests.support.broker_model import Answer, Settings
 from tests.support.fake_kubemq import FakeTopologyLog
 from tests.support.waiting import until
+
+SERVER = ServerInfo("host", "2.4.0", 1)
 
 
 class Replica:
@@ -52,7 +55,7 @@ class Replica:
 
     def append_event(self, event_id: str, data: bytes) -> None:
         """See ``Hooks``."""
-        self.sync.append(event_id, data)
+        self.sync.appends.add(event_id, data)
 
     def report(self, what: str, **facts: object) -> None:
         """See ``Hooks``."""
@@ -62,7 +65,7 @@ class Replica:
     async def running(self) -> AsyncIterator[Self]:
         """Run the tasks until the end of the block."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.sync.run_appends()), group.create_task(self.sync.run_follow())]
+            tasks = [group.create_task(self.sync.appends.run()), group.create_task(self.sync.run_follow())]
             try:
                 await self.sync.loaded.wait()
                 yield self
@@ -87,6 +90,19 @@ async def test_a_declaration_comes_back_and_is_there_after_a_restart() -> None:
         assert list(replica.broker.virtual_host("/").queues) == ["a", "b", "c"]
 
 
+async def test_a_declaration_during_an_outage_is_answered_after_it() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        log.lose()
+        await until(lambda: not replica.sync.is_following)
+        answer = replica.declare("q")
+        await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+        assert not answer.is_there
+        replica.sync.appends.on_server(SERVER)
+        await until(lambda: answer.is_there)
+        assert answer.value.name == "q"
+
+
 async def test_two_replicas_see_the_same() -> None:
     log = FakeTopologyLog()
     async with Replica(log).running() as one, Replica(log).running() as two:
@@ -102,6 +118,7 @@ async def test_a_lost_link_is_followed_again() -> None:
         assert replica.sync.is_following
         log.lose()
         await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+        replica.sync.appends.on_server(SERVER)
         answer = replica.declare("q")
         await until(lambda: answer.is_there)
 
@@ -127,6 +144,7 @@ async def test_who_was_away_too_long_says_so(forgotten: int, is_told: bool) -> N
         log.forgotten = forgotten
         log.lose()
         await until(lambda: log.follow_count == 2 and replica.sync.is_following)
+        replica.sync.appends.on_server(SERVER)
         with capture_logs() as told:
             answer = replica.declare("c")
             await until(lambda: answer.is_there)
@@ -404,7 +422,7 @@ async def test_nobody_is_served_before_what_is_not_durable_is_gone() -> None:
     log.is_open.clear()
     late = Replica(log)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(late.sync.run_appends()), group.create_task(late.sync.run_follow())]
+        tasks = [group.create_task(late.sync.appends.run()), group.create_task(late.sync.run_follow())]
         await until(lambda: late.broker.is_loaded)
         assert "transient" in late.broker.virtual_host("/").queues
         assert not late.sync.loaded.is_set()
