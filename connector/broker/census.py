@@ -150,7 +150,7 @@ class Census:
     def look(self, source: Source, rows: list[ChannelInfo]) -> Looked:
         """What these rows say of one channel."""
         name = names.reported_name(source.kubemq_channel)
-        found = [row for row in rows if row.name == name]
+        found = self._index(rows).get(name, [])
         is_shared = len(self._by_reported_name.get(name, ())) > 1 or len(found) > 1
         subscribers = max([row.subscribers for row in found], default=0)
         last_sequence = max([row.last_sequence for row in found], default=0)
@@ -158,9 +158,12 @@ class Census:
 
     def count(self, source: Source, began: Snapshot, rows: list[ChannelInfo]) -> int | None:
         """As ``on_snapshot`` for one channel; returns what is waiting, None when the reported name is shared."""
+        return self._count(source, began, self._index(rows).get(names.reported_name(source.kubemq_channel), []))
+
+    def _index(self, rows: list[ChannelInfo]) -> dict[str, list[ChannelInfo]]:
         if rows is not self._indexed[0]:
             self._indexed = (rows, _by_name(rows))
-        return self._count(source, began, self._indexed[1].get(names.reported_name(source.kubemq_channel), []))
+        return self._indexed[1]
 
     def _count(self, source: Source, mark: Snapshot, candidates: list[ChannelInfo]) -> int | None:
         lease = source.lease

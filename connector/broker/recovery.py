@@ -65,6 +65,7 @@ class Recovery:
         self._server_start = 0
         self._is_embedded = False
         self._is_logging = False
+        self._blocking: Source | None = None
         self.move_count = 0
 
     # ------------------------------------------------------------------ doubt
@@ -151,13 +152,20 @@ class Recovery:
         around = self._around
         if self._is_logging or self._server_start in (0, around.topology.server_start) or not around.is_loaded:
             return
-        if around.topology.server_start and not all(s.queue.is_owned or s.queue.is_deleted for s in around.sources()):
-            return
-        leases = [source.lease for source in around.sources()]
-        if any(lease.is_doubtful or (lease.may_withhold and lease.counts.known_at == NEVER) for lease in leases):
+        blocking = self._blocking
+        if blocking and blocking in blocking.queue.sources and not blocking.queue.is_deleted and self._blocks(blocking):
+            return  # seldom another than at the last verdict: not all need to be looked at
+        self._blocking = next((source for source in reversed(list(around.sources())) if self._blocks(source)), None)
+        if self._blocking is not None:
             return
         self._is_logging = True
         around.append(server_started(self._server_start), self._on_logged)
+
+    def _blocks(self, source: Source) -> bool:
+        """Whether it is not known yet what the present server withholds of this channel."""
+        queue, lease = source.queue, source.lease
+        is_others = bool(self._around.topology.server_start) and not (queue.is_owned or queue.is_deleted)
+        return is_others or lease.is_doubtful or (lease.may_withhold and lease.counts.known_at == NEVER)
 
     def _on_logged(self, _result: object) -> None:
         self._is_logging = False

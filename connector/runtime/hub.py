@@ -16,6 +16,7 @@ import structlog
 from connector.broker.broker import Broker
 from connector.runtime.counts import Counts, SharedSnapshot
 from connector.runtime.departed import Departed
+from connector.runtime.examining import Examining
 from connector.runtime.gate import Gate
 from connector.runtime.identity import ProcessIdentity
 from connector.runtime.outage import Outage
@@ -49,8 +50,6 @@ LEAVE_S = 1.0
 
 #: So many queues at a time read what their consumers have already.
 READ_AT_ONCE = 4
-#: So many queues are examined at a time after a restart of KubeMQ.
-EXAMINED_AT_ONCE = 32
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +87,7 @@ class Hub:
         self._tasks = tasks
         self._readers: dict[Source, QueueReader] = {}
         self._reading: dict[Source, asyncio.Task[None]] = {}
-        self._examining = asyncio.Semaphore(EXAMINED_AT_ONCE)
+        self._examining = Examining()
         self._gate = Gate(READ_AT_ONCE)
         self._flushing: list[Connection] = []
         self._unread: dict[Connection, None] = {}  # what was read of these is kept; the next first

@@ -19,19 +19,20 @@ from connector.broker.ports import Rejected, StoreError, TooMuch
 from connector.broker.recovery import RETENTION, WITHHELD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from typing import Any
 
     from connector.broker.broker import Broker
     from connector.broker.message import Message
     from connector.broker.move import Copy, Move
-    from connector.broker.ports import Answer, QueueStore, QueueStream, StoreLane
+    from connector.broker.ports import Answer, ChannelInfo, QueueStore, QueueStream, StoreLane
     from connector.broker.sources import Source
+    from connector.runtime.examining import Examining
 
 #: One Get takes at most so many messages; bytes are bounded by what the queue has shown.  A Get that takes more than a
 #: second answers with what it has by then, and a busy server needs that for many thousands.
 READ_COUNT = 1_024
-#: Where nothing is withheld it is known sooner than this; a short Get alone takes a second.
+#: Where nothing is withheld a Get brings a message sooner than this; a short one takes a second.
 EARLY_S = 0.5
 #: A restarted server may count messages that it does not give yet: it is asked again after these pauses.
 PATIENCE_S = (0.1, 0.3)
@@ -45,12 +46,21 @@ class QueueMover:
     """Does it once, for one source; raises StoreError when it has to be done again."""
 
     def __init__(
-        self, source: Source, store: QueueStore, broker: Broker, settle: Callable[[], None], stream: QueueStream
+        self,
+        source: Source,
+        store: QueueStore,
+        snapshot: Callable[[], Awaitable[list[ChannelInfo]]],
+        broker: Broker,
+        settle: Callable[[], None],
+        stream: QueueStream,
+        examining: Examining,
     ) -> None:
         self._source = source
         self._queue = source.queue
         self._lease = source.lease
         self._store = store
+        self._snapshot = snapshot
+        self._examining = examining
         self._broker = broker
         self._settle = settle
         self._stream = stream
@@ -71,19 +81,16 @@ class QueueMover:
             while queue.in_flight_count > 0:  # noqa: ASYNC110 # seldom, and soon over
                 await asyncio.sleep(POLL_S)
         answer, self._is_withheld = None, True
-        timer = asyncio.get_running_loop().call_later(EARLY_S, self._begin_early)
-        try:
-            if not await self._is_ours_shared():
-                answer, self._is_withheld = await self._examine()
-        finally:
-            timer.cancel()
+        if not await self._is_ours_shared():
+            answer, self._is_withheld = await self._examine()
         if not self._is_withheld and self._begun is None and source.move is None and not self._lease.is_due:
             if answer is not None:
                 await self._stream.close_transaction(answer.transaction_id)
             recovery.trust(source)
             self._settle()
         elif source.is_current or source.move is not None or self._lease.is_due or self._has_messages(answer):
-            await self._move(answer)
+            async with self._examining.reads:
+                await self._move(answer)
         else:
             await self._accept_loss(answer)
 
@@ -101,7 +108,7 @@ class QueueMover:
         lease = self._lease
         if not lease.transaction_id:
             return False
-        subscribers = self._broker.look(self._source, await self._store.snapshot()).subscribers
+        subscribers = self._broker.look(self._source, await self._snapshot()).subscribers
         if subscribers > 1:
             return True
         await self._stream.close_transaction(lease.transaction_id)
@@ -116,17 +123,19 @@ class QueueMover:
         """
         counts = self._lease.counts
         began = self._lease.begin_snapshot()
-        rows = await self._store.snapshot()
+        rows = await self._snapshot()
         self._broker.count(self._source, began, rows)
         size = self._size(rows)
         if not size and not counts.withheld:
             return None, False
         patience = iter(PATIENCE_S if size else ())
         while True:
-            answer = await self._get(1)
+            answer = await self._read_one()
             if answer.messages:
                 counts.withheld = 0
-            subscribers = self._broker.look(self._source, await self._store.snapshot()).subscribers
+            elif size:
+                self._begin_early()
+            subscribers = self._broker.look(self._source, await self._snapshot()).subscribers
             if subscribers > 1:
                 channel = self._source.kubemq_channel
                 log.warning("messages are withheld, perhaps", kubemq_channel=channel, subscribers=subscribers)
@@ -136,7 +145,24 @@ class QueueMover:
             await self._stream.close_transaction(answer.transaction_id)
             await asyncio.sleep(pause_s)
 
-    def _size(self, rows: list[Any]) -> int:
+    async def _read_one(self) -> Answer:
+        """When its turn has come; only then does the time count that a Get takes."""
+        examining, answer = self._examining, None
+        async with examining.reads:
+            number = examining.ask()
+            timer = asyncio.get_running_loop().call_later(EARLY_S, self._on_late, number)
+            try:
+                answer = await self._get(1)
+            finally:
+                timer.cancel()
+                examining.end(number, is_served=answer is not None and bool(answer.messages))
+        return answer
+
+    def _on_late(self, number: int) -> None:
+        if self._examining.is_late(number):
+            self._begin_early()
+
+    def _size(self, rows: list[ChannelInfo]) -> int:
         """How much there is to be read, as far as is known."""
         waiting, _, self._read_upto = self._broker.look(self._source, rows)
         if waiting is None:  # its name is reported together with another's
@@ -162,7 +188,7 @@ class QueueMover:
 
     async def _count_unread(self) -> int | None:
         """How much is there still of what was there at the last Get: others may have published meanwhile."""
-        waiting, _, last_sequence = self._broker.look(self._source, await self._store.snapshot())
+        waiting, _, last_sequence = self._broker.look(self._source, await self._snapshot())
         return None if waiting is None else max(0, waiting - max(0, last_sequence - self._read_upto))
 
     async def _accept_loss(self, answer: Answer | None) -> None:
@@ -233,7 +259,7 @@ class QueueMover:
 
     async def _left(self, move: Move) -> int:
         """How much there is still to be read, as far as is known."""
-        unread = self._size(await self._store.snapshot())
+        unread = self._size(await self._snapshot())
         read = {sequence for _, sequences in self._open for sequence in sequences}
         return unread - len(read.union(move.left_behind()))
 

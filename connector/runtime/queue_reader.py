@@ -15,6 +15,7 @@ import structlog
 from connector.broker.lease import Event, State
 from connector.broker.ports import StoreError, TooMuch
 from connector.broker.steps import StepKind
+from connector.runtime.examining import Examining
 from connector.runtime.gate import Gate
 from connector.runtime.outage import Outage
 from connector.runtime.queue_mover import QueueMover
@@ -49,14 +50,14 @@ class QueueReader:
         snapshot: Callable[[], Awaitable[list[ChannelInfo]]],
         broker: Broker,
         settle: Callable[[], None],
-        examining: asyncio.Semaphore | None = None,
+        examining: Examining | None = None,
         outage: Outage | None = None,
         gate: Gate | None = None,
     ) -> None:
         self._source = source
         self._queue = source.queue
         self._lease = source.lease
-        self._examining = examining or asyncio.Semaphore()
+        self._examining = examining or Examining()
         self._gate = gate or Gate(1)
         self._is_at_gate = False
         self._outage = outage or Outage(broker.counters, broker.clock)
@@ -270,8 +271,16 @@ class QueueReader:
             raise StoreError(REFUSED)
 
     async def _examine(self) -> None:
-        async with self._examining:
-            await QueueMover(self._source, self._store, self._broker, self._settle, self._open_stream()).run()
+        async with self._examining.verdicts:
+            await QueueMover(
+                self._source,
+                self._store,
+                self._snapshot,
+                self._broker,
+                self._settle,
+                self._open_stream(),
+                self._examining,
+            ).run()
 
     async def _barrier(self) -> None:
         await self._prove(self._open_stream())

@@ -102,10 +102,10 @@ class Running:
         assert isinstance(found, StoredQueue)
         return found
 
-    async def declare(self) -> None:
+    async def declare(self, name: str = "q") -> None:
         results: list[object] = []
         self.hub.broker.virtual_host("/").declare_queue(
-            QueueDeclare("q", passive=False, durable=True, exclusive=False, auto_delete=False, arguments={}),
+            QueueDeclare(name, passive=False, durable=True, exclusive=False, auto_delete=False, arguments={}),
             None,
             results.append,
         )
@@ -405,6 +405,48 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+async def restart_of_many(world: Running, count: int) -> None:
+    """So many queues are in doubt: with a message in each the server was started anew."""
+    queues = world.hub.broker.virtual_host("/").queues
+    for number in range(count):
+        await world.declare(f"q{number}")
+        queues[f"q{number}"].publish(Message("", "", b"\0\0", b"old"), world.publisher, 0)
+    world.hub.settle()
+    await until(lambda: len(world.publisher.stored) == count)
+    world.store.crash(withholds=False)
+
+
+async def doubts_end(world: Running) -> None:
+    """Until every queue is examined, or has begun to move."""
+    await until(lambda: not any(source.lease.is_doubtful for source in world.hub.broker.sources()))
+
+
+async def test_many_queues_share_what_is_counted_after_a_restart(world: Running) -> None:
+    """KubeMQ takes the longer for a count, the more channels there are."""
+    await restart_of_many(world, 40)
+    count = world.store.snapshot_count
+    await world.ping()
+    await doubts_end(world)
+    assert world.store.snapshot_count - count <= 10
+    assert world.hub.broker.recovery.move_count == 0
+
+
+@pytest.mark.parametrize("point", ["count sent", "count answered", "get answered"])
+async def test_a_slow_machine_moves_nothing(world: Running, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Only a Get that takes longer than later ones tells of messages that are withheld."""
+    monkeypatch.setattr(queue_mover, "EARLY_S", 0.05)
+    await restart_of_many(world, 10)
+    gate = Gate(world.store, point)
+    await world.ping()
+    await until(lambda: gate.is_reached)
+    loop = asyncio.get_running_loop()
+    late = loop.time() + 0.1
+    await until(lambda: loop.time() > late)
+    gate.open()
+    await doubts_end(world)
+    assert world.hub.broker.recovery.move_count == 0
 
 
 async def test_publishing_waits_neither_for_a_short_get_nor_for_the_copies(world: Running) -> None:
