@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 NEVER = float("-inf")
 #: No limit: a purge without a known last Sequence takes by count alone.
 UNBOUNDED = 1 << 62
+#: What a purge has to take and cannot get for so long is left where it is: others hold it.
+PURGE_PATIENCE_S = 3.0
 #: Another connector tells what it has stored within so many seconds; what a count has more than was told may be that.
 AHEAD_S = 0.5
 
@@ -42,6 +44,7 @@ class Backlog:
 
     __slots__ = (
         "_ahead_count",
+        "_in_vain",
         "_last_stored",
         "_net",
         "_raised_count",
@@ -69,6 +72,7 @@ class Backlog:
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
         self.purge_left = self.purge_upto = 0
+        self._in_vain = (NEVER, 0)  # since when so many cannot be had
         self.unpurged_count = 0  #: what the last purge could not have: others hold it
         self._spared: set[int] = set()
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
@@ -172,6 +176,7 @@ class Backlog:
         """
         self.purge_left = self.count
         self.unpurged_count = 0
+        self._in_vain = (NEVER, 0)
         self._spared = set(spared)
         known = self.last_sequence
         self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
@@ -186,10 +191,16 @@ class Backlog:
         self.purge_left -= 1
         return True
 
-    def stop_purge(self, unpurged_count: int) -> None:
-        """The rest cannot be had."""
-        self.unpurged_count = unpurged_count
-        self.purge_left = 0
+    def gives_up_purge(self, left: int, now: float) -> bool:
+        """Nothing can be had now, and so much is left: True when that has lasted, and the purge ends without it."""
+        since, before = self._in_vain
+        if not left or left != before:
+            self._in_vain = (now, left)
+        elif now - since >= PURGE_PATIENCE_S:
+            self.unpurged_count = left
+            self.purge_left = 0
+            return True
+        return False
 
     def limit_purge(self) -> None:
         """There is no more to purge than there is."""

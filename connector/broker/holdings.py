@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 MESSAGE_BYTES = 512
 #: All that a Get returns comes in one gRPC message of at most 100 MB: stay under 90 % of it.
 MAX_ANSWER_BYTES = 90_000_000
-#: What a purge has to take and cannot get for so long is left where it is: others hold it.
-PURGE_PATIENCE_S = 3.0
 #: What an earlier life has sent may be stored so much later: a link that stood still, a server that was busy.
 LATE_S = 30.0
 
@@ -91,7 +89,6 @@ class Holdings:
         self._settled_at = 0.0
         self._purge_waiters: list[Callable[[], None]] = []
         self._is_ending = False  # the queue is deleted
-        self._in_vain = (0.0, 0)  # since when so many are to be purged and cannot be had
 
     # ------------------------------------------------------------------ counts
 
@@ -139,6 +136,11 @@ class Holdings:
     def sent(self) -> list[tuple[int, int, dict[int, Message]]]:
         """What was acknowledged without proof so far (see ``Proofs``)."""
         return self._proofs.sent
+
+    @property
+    def unsure(self) -> set[int]:
+        """Sequences whose acknowledgement was on its way when the stream was lost: it may have arrived."""
+        return self._proofs.unsure.union(*(batch for _, _, batch in self.sent))
 
     # ------------------------------------------------------------------ what consumers and clients do
 
@@ -239,7 +241,6 @@ class Holdings:
         self._unseen.clear()
         self.adopted.start_purge()
         self.counts.start_purge((*self.held, *self.moving))
-        self._in_vain = (0.0, 0)
         self._purge_waiters.append(done)
         self._check_purged()
 
@@ -288,11 +289,8 @@ class Holdings:
 
         Where the queue is deleted nobody waits for acknowledgements of what cannot be had either.
         """
-        left, now = self.counts.purge_left + (len(self.settled) if self._is_ending else 0), self._now()
-        if left and left != self._in_vain[1]:
-            self._in_vain = (now, left)
-        elif left and now - self._in_vain[0] >= PURGE_PATIENCE_S:
-            self.counts.stop_purge(left)
+        left = self.counts.purge_left + (len(self.settled) if self._is_ending else 0)
+        if self.counts.gives_up_purge(left, self._now()):
             self._check_purged()
             if self._is_ending:
                 self.abandon()
@@ -577,6 +575,8 @@ class Holdings:
             self._mine_bytes -= _cost(message)
             self._remember(message)
         self.counts.confirmed_count += len(batch)
+        if self._proofs.unsure:
+            self._proofs.unsure.difference_update(batch)
 
     def _remember(self, message: Message) -> None:
         """It is done with: should it return, it is acknowledged again."""

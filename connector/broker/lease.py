@@ -368,7 +368,7 @@ class Lease(Holdings):
         due = sorted(self.settled)
         while due and due[-1] > self._linked_upto:
             del due[-1]
-        self._proofs.gather(len(due) == len(self.settled) and not self.early.has_settled)
+        self._proofs.gather(due, len(due) == len(self.settled) and not self.early.has_settled)
         return due
 
     def acks_sent(self, token: int, sequences: Iterable[int]) -> None:

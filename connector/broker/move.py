@@ -114,6 +114,11 @@ class Move:
             done.update(batch)
         return sorted(done - self._acknowledged)
 
+    @property
+    def unsure_count(self) -> int:
+        """How many of them may not be there any more: their acknowledgement was on its way when the stream was lost."""
+        return len(self.old.lease.unsure.intersection(self.left_behind()) - {sequence for sequence, _ in self._copied})
+
     def hand_over(self) -> None:
         """All is copied: what clients hold is held there, and the old lease has nothing any more."""
         lease, adopted = self.old.lease, self.target.lease.adopted

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from connector.broker.message import Message
 
@@ -18,15 +18,20 @@ if TYPE_CHECKING:
 class Proofs:
     """``sent`` is a list of (token of the AckRange, number of the batch, its messages by Sequence).
 
+    ``unsure`` are Sequences whose AckRange was on its way when a stream was lost: it may have arrived.  The owner
+    takes them out once they are done with.
+
     Every AckRange carries what was settled up to ``gather``; batches are numbered in that order, and a waiter waits
     for all up to a number.
     """
 
-    __slots__ = ("_number", "_waiters", "sent", "sent_at")
+    __slots__ = ("_due", "_number", "_waiters", "sent", "sent_at", "unsure")
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int, dict[int, Message]]] = []
         self.sent_at = 0.0
+        self.unsure: set[int] = set()
+        self._due: Sequence[int] = ()  # gathered, and perhaps being written
         self._number = 0
         self._waiters: list[tuple[int, Callable[[], None]]] = []
 
@@ -35,12 +40,13 @@ class Proofs:
         """True while somebody waits for proof."""
         return bool(self._waiters)
 
-    def gather(self, is_complete: bool) -> None:
-        """A request takes what is settled now; what is settled from here on belongs to the next one.
+    def gather(self, due: Sequence[int], is_complete: bool) -> None:
+        """A request takes what is settled now, ``due``; what is settled from here on belongs to the next one.
 
         Not ``is_complete``: something settled stays behind, so everybody waits for the next one.
         """
         self._number += 1
+        self._due = due
         if not is_complete:
             self.postpone()
 
@@ -48,6 +54,7 @@ class Proofs:
         """The request with the last gathered batch was written."""
         self.sent.append((token, self._number - 1, batch))
         self.sent_at = now
+        self._due = ()
 
     def resolve(self, failed: Iterable[int]) -> tuple[list[dict[int, Message]], list[dict[int, Message]]]:
         """A later request has answered: the batches that have arrived, and those named in ``failed``."""
@@ -61,6 +68,8 @@ class Proofs:
     def take_back(self) -> list[dict[int, Message]]:
         """The stream is lost: whatever was sent is to be sent again, and who waits, waits for that."""
         sent, self.sent = self.sent, []
+        self.unsure.update(self._due, *(batch for _, _, batch in sent))
+        self._due = ()
         self.postpone()
         return [batch for _, _, batch in sent]
 

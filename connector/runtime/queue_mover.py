@@ -68,6 +68,7 @@ class QueueMover:
         self._rescue_count = source.rescue_count
         self._is_withheld = False
         self._read_upto = 0  # the last Sequence that was there when last read
+        self._highest_read = 0
         self._open: list[tuple[str, list[int]]] = []  # full transactions that end when nothing is left to read
 
     async def run(self) -> None:
@@ -183,7 +184,8 @@ class QueueMover:
             raise StoreError("an acknowledgement was refused")
         self._lease.note_sizes(answer.messages)
         if answer.messages:
-            self._read_upto = max(self._read_upto, answer.messages[-1].sequence)
+            self._highest_read = max(self._highest_read, answer.messages[-1].sequence)
+            self._read_upto = max(self._read_upto, self._highest_read)
         return answer
 
     async def _count_unread(self) -> int | None:
@@ -258,10 +260,16 @@ class QueueMover:
                 left = await self._left(move)
 
     async def _left(self, move: Move) -> int:
-        """How much there is still to be read, as far as is known."""
+        """How much there is still to be read, as far as is known.
+
+        What was acknowledged in the moment of a crash is taken to be there, with the dead; where it is not, as many
+        others seem to be read.  Who has read up to the end has read them all: a Get that finds nothing takes a second.
+        """
         unread = self._size(await self._snapshot())
         read = {sequence for _, sequences in self._open for sequence in sequences}
-        return unread - len(read.union(move.left_behind()))
+        left = unread - len(read.union(move.left_behind()))
+        beyond = self._read_upto - max(self._highest_read, self._lease.highest_delivered)
+        return max(left, min(unread, move.unsure_count, beyond))
 
     async def _keep(self, move: Move, answer: Answer, asked: int) -> None:
         """Leave a full transaction open: at its end what waits would go to whoever has room, as the dead have.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from connector.broker.backlog import PURGE_PATIENCE_S
 from connector.broker.generations import Generations, queue_rescued, unpack_generations
-from connector.broker.holdings import PURGE_PATIENCE_S
 from connector.broker.ports import Unavailable
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
 from tests.support.fake_kubemq import FakeTransaction

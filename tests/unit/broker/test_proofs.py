@@ -23,7 +23,7 @@ def batch(*sequences: int) -> dict[int, Message]:
 
 
 def send(proofs: Proofs, token: int, *sequences: int) -> None:
-    proofs.gather(is_complete=True)
+    proofs.gather((), is_complete=True)
     proofs.add(token, batch(*sequences), 5.0)
 
 
@@ -58,7 +58,7 @@ def test_what_is_settled_is_proven_after_it_was_sent(proofs: Proofs, told: list[
 
 
 def test_settled_while_a_request_is_written_belongs_to_the_next(proofs: Proofs, told: list[str]) -> None:
-    proofs.gather(is_complete=True)
+    proofs.gather((), is_complete=True)
     proofs.wait(lambda: told.append("x"), is_settled=True)
     proofs.add(1, batch(7), 5.0)
     proofs.resolve(())
@@ -72,7 +72,7 @@ def test_settled_while_a_request_is_written_belongs_to_the_next(proofs: Proofs, 
 
 def test_what_cannot_be_sent_yet_keeps_everybody_waiting(proofs: Proofs, told: list[str]) -> None:
     proofs.wait(lambda: told.append("x"), is_settled=True)
-    proofs.gather(is_complete=False)
+    proofs.gather((), is_complete=False)
     proofs.add(1, batch(7), 5.0)
     proofs.resolve(())
     proofs.release(is_settled=True)
@@ -104,3 +104,15 @@ def test_a_lost_stream_brings_everything_back(proofs: Proofs, told: list[str]) -
     assert told == []
     proofs.release(is_settled=False)  # all of it has left the queue
     assert told == ["x"]
+
+
+def test_what_was_on_its_way_when_the_stream_was_lost_may_have_arrived(proofs: Proofs) -> None:
+    send(proofs, 1, 7, 8)
+    proofs.resolve(())
+    send(proofs, 2, 9)
+    proofs.gather([10], is_complete=True)  # perhaps written
+    assert proofs.unsure == set()
+    proofs.take_back()
+    assert proofs.unsure == {9, 10}
+    proofs.take_back()
+    assert proofs.unsure == {9, 10}

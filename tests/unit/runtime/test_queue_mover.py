@@ -466,6 +466,31 @@ async def test_publishing_waits_neither_for_a_short_get_nor_for_the_copies(world
     assert [int(body) for body, _ in consumer.seen] == list(range(1, 26))
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_acknowledgements_in_the_moment_of_a_crash_leave_nothing_unread(world: Running, arrives: bool) -> None:
+    """Where they have arrived and nobody knows, as many others would stay behind, and not even be counted."""
+    await world.publish(10)
+    consumer = world.consume(4)
+    await until(lambda: len(consumer.held) == 4)
+    (dead,) = world.store.channel(BASE).open
+    dead.is_late, world.store.is_lazy = True, not arrives
+    gate = Gate(world.store, "ack written")
+    world.ack(consumer, 2)
+    await until(lambda: gate.is_reached)
+    dead.capacity = len(dead.unacked)
+    assert dead.capacity == (2 if arrives else 4)
+    world.store.crash(withholds=True)
+    world.store.is_lazy = False
+    shorts = world.store.short_count
+    gate.open()
+    await world.ping()
+    await until(lambda: world.queue.kubemq_channel == SECOND and not world.queue.is_moving)
+    assert world.store.short_count == shorts  # each takes a second
+    await world.ack_all(consumer, 10)
+    assert len(world.stored(BASE)) == dead.capacity
+    assert all(source.lease.unreadable_count == 0 for source in world.queue.sources)
+
+
 async def test_what_was_copied_is_moved_again_when_the_server_crashes_again(world: Running) -> None:
     await world.publish(12)
     consumer = world.consume(2)
