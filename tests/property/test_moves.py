@@ -14,8 +14,8 @@ import pytest
 from connector.broker.generations import queue_rescued
 from connector.broker.message import Message
 from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
+from tests.support.running import Consumer, Publisher, Running, running
 from tests.support.waiting import until
-from tests.unit.runtime.test_queue_mover import Consumer, Publisher, Running, running
 
 
 class Story:

@@ -8,8 +8,8 @@ import pytest
 
 from connector.runtime.renewal import DUE, Renewal
 from tests.support.fake_kubemq import FakeKubeMQ, FakeTopologyLog
+from tests.support.running import BASE, SECOND, Running, running
 from tests.support.waiting import until
-from tests.unit.runtime.test_queue_mover import BASE, SECOND, Running, running
 
 RETENTION_S = 1000.0
 
