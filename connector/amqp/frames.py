@@ -235,7 +235,7 @@ class FrameReader:
 
     @property
     def holds_publishes(self) -> bool:
-        """Whether ``feed`` stops, with PublishHeld, where a publish begins."""
+        """Whether ``feed`` stops, with PublishHeld, where a publish begins, and reads nothing behind one that has."""
         return self._holds_publishes
 
     @holds_publishes.setter
@@ -243,12 +243,13 @@ class FrameReader:
         self._holds_publishes = is_on
         self._choose_path()
 
-    def keep(self, data: bytes) -> None:
-        """Take what came from the socket without a look at it; the next ``feed`` does that."""
+    def _hold(self, data: bytes) -> None:
+        """Take what came from the socket without a look at it: that is for a later ``feed``."""
         if self._rest:
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
         else:
             self._keep(data, 0, 0)
+        raise PublishHeld
 
     def reset_channel(self, channel_no: int) -> None:
         """Forget incomplete content of a channel, and that it was discarded: it is opened or closed."""
@@ -280,6 +281,8 @@ class FrameReader:
         is false, and nothing more is read.
         """
         position = 0
+        if self._holds_publishes and self.has_begun:
+            self._hold(data)
         if self._rest or self._tail or not self.is_synchronized:
             data, position = self._join(data)
         end = len(data)

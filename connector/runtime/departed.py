@@ -2,7 +2,8 @@
 
 Owns the look at the sockets of blocked clients.  One whose connection is broken is ended at once; one that has ended
 its side in order had perhaps published before that, and has ``grace_s`` more.  A client whose end cannot reach us,
-because it sent more than we read, is found by the keepalive (``watch_peer``).  Must not know why a client is blocked.
+because it sent more than we read, answers our next heartbeat, or the keepalive (``watch_peer``), with a reset.
+Must not know why a client is blocked.
 """
 
 from __future__ import annotations

@@ -148,10 +148,7 @@ class Connection:
         came = len(data)
         if self._phase is Phase.HEADER:
             data = self._read_protocol_header(data)
-        if self.reader.holds_publishes and self.reader.has_begun:
-            self.reader.keep(data)
-        else:
-            self._read(data)
+        self._read(data)
         if self._alarms and self.reader.has_begun:
             self._announce_block()
         self._part.note(self.reader.buffered_bytes, came)
@@ -172,6 +169,8 @@ class Connection:
         """Handle what was read and kept (``Runtime.wants_read``)."""
         if not self.is_over and Pause.ENDING not in self.reading.reasons:
             self.feed(b"")
+            if not (self.reader.holds_publishes and self.reader.has_begun):
+                self.reading.resume(Pause.KEPT)
 
     def flush(self) -> None:
         """Write what this turn has gathered, confirms coalesced."""
@@ -586,6 +585,7 @@ class Connection:
     def _announce_block(self) -> None:
         """The client publishes although KubeMQ cannot take more: say so, and read no more (PC-19)."""
         if self.reader.holds_publishes:
+            self.reading.pause(Pause.KEPT)
             self._runtime.wants_read()
         if not self.is_blocked:
             self.is_blocked = True

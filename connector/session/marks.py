@@ -18,6 +18,7 @@ class Pause(IntFlag):
     BLOCKED = 4  # KubeMQ cannot take more (connection.blocked)
     UNREAD = 8  # replies the client does not read
     ENDING = 16  # the connector stops; what came before gets its confirms
+    KEPT = 64  # what was read of it waits until there is room in the outbox
     PARTIAL = 32  # it is the turn of another client to make its message whole
 
 

@@ -45,6 +45,7 @@ def test_a_publish_that_begins_is_not_read_on(world: World, client: Dialogue, is
     client.feed(begin(client)).expect(0, commands.Connection.Blocked, reason=AWAY)
     assert not client.socket.is_reading()
     client.connection.unblock(AWAY)
+    assert client.socket.is_reading() is not is_strict, "what is kept of it comes first"
     world.read_on()
     assert client.socket.is_reading()
     client.feed(header(client) + body(client)).expect(0, commands.Connection.Unblocked)
@@ -79,6 +80,7 @@ def test_at_a_mark_nothing_is_taken_of_what_was_read(world: World, client: Dialo
     client.connection.block(FULL, is_strict=True)
     world.read_on()
     assert world.counters.messages_received == 0, "there was no room again before its turn"
+    assert not client.socket.is_reading()
     client.connection.block(AWAY)
     client.connection.unblock(FULL)
     world.read_on()
