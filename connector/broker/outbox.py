@@ -36,6 +36,7 @@ class Submission:
     """
 
     __slots__ = ("cost", "kubemq_channel", "message", "queue", "receipt", "token")
+    is_late = False
 
     def __init__(self, queue: StoredQueue, message: Message, receipt: Receipt, token: int) -> None:
         self.queue = queue
@@ -44,6 +45,13 @@ class Submission:
         self.kubemq_channel = queue.kubemq_channel
         self.receipt = receipt
         self.token = token
+
+
+class LateSubmission(Submission):
+    """It was published while its queue was being deleted: it has no route, if that succeeds."""
+
+    __slots__ = ()
+    is_late = True
 
 
 class Outbox:
@@ -137,7 +145,10 @@ class Outbox:
         """Its queue is gone: done with."""
         try:
             submission.queue.on_dropped()
-            submission.receipt.on_stored(submission.token)
+            if submission.is_late:
+                submission.receipt.on_unrouted(submission.token, submission.message)
+            else:
+                submission.receipt.on_stored(submission.token)
             submission.receipt.flush()
         except Exception as bug:  # noqa: BLE001 # the rest of the batch is to be sent all the same
             self.bugs.append(bug)

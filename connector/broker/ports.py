@@ -113,7 +113,7 @@ class Receipt(Protocol):
         """The copy with this token is not stored (or its result is unknown)."""
 
     def on_doubt(self, token: int) -> None:
-        """During the publish: this copy's reader may be gone, and only another connector knows."""
+        """During the publish: this copy's queue or reader may be gone, which is known later."""
 
     def on_unrouted(self, token: int, message: Message) -> None:
         """It was gone, instead of ``on_stored``: the copy had no route."""

@@ -17,7 +17,7 @@ from connector.broker.latest import FRESH_S
 from connector.broker.lease import Lease
 from connector.broker.message import Message
 from connector.broker.move_receipt import MoveReceipt
-from connector.broker.outbox import Outbox, Submission
+from connector.broker.outbox import LateSubmission, Outbox, Submission
 from connector.broker.sources import Source, credit_after, lease_of, when_all
 from mapping.message_ids import is_early
 
@@ -42,6 +42,7 @@ class StoredQueue(Queue):
     """A queue whose messages live in KubeMQ: in one channel, or after a move in several (``sources.py``).
 
     ``is_held``: what is published to it waits, until it is known that KubeMQ withholds nothing, or it has moved.
+    ``is_leaving``: it is being deleted, and may stay; what is published waits for that as well.
     """
 
     is_stored = True
@@ -54,7 +55,7 @@ class StoredQueue(Queue):
         self.lease = self.current.lease
         self._taking: Lease | Early = self.lease
         self.ready = self.lease.ready
-        self.is_held = False
+        self.is_held = self.is_leaving = False
         self.is_owned = True
         self._is_drained_elsewhere = False
         self._outbox = outbox
@@ -191,10 +192,21 @@ class StoredQueue(Queue):
 
     def release(self) -> None:
         """What waited is stored, where the queue is written to now."""
-        if self.is_held:
+        if self.is_held and not self.is_leaving:
             self.is_held = False
             self._outbox.release(self)
             self._hub.mark_dirty(self)
+
+    def begin_leaving(self) -> None:
+        """Its deletion is on the way."""
+        self.is_leaving = True
+        self.hold()
+
+    def end_leaving(self) -> None:
+        """It stays, or is gone."""
+        self.is_leaving = False
+        if self.is_deleted or not any(source.lease.is_doubtful for source in self.sources):
+            self.release()
 
     @property
     def in_flight_count(self) -> int:
@@ -254,7 +266,11 @@ class StoredQueue(Queue):
         """Into the lane's outbox; one confirm follows."""
         hub = self._hub
         message.message_id = hub.next_early_id() if self._has_room() else hub.next_message_id()
-        self._submit(message, receipt, token)
+        kind = Submission
+        if self.is_leaving:
+            kind = LateSubmission
+            receipt.on_doubt(token)
+        self._accept(kind(self, message, receipt, token))
 
     def _has_room(self) -> bool:
         """Whether consumers have room for what is published now, after all that is to be handed out before it."""
@@ -266,9 +282,12 @@ class StoredQueue(Queue):
         return is_known and ahead < MOST_UNREAD and self.consumers.has_room(ahead + 1)
 
     def _submit(self, message: Message, receipt: Receipt, token: int) -> None:
+        self._accept(Submission(self, message, receipt, token))
+
+    def _accept(self, submission: Submission) -> None:
         self._submitted += 1
         self.lease.counts.pending_count += 1
-        self._outbox.append(Submission(self, message, receipt, token))
+        self._outbox.append(submission)
 
     def _return(self, message: Message) -> bool:
         return lease_of(self, message).put_back(message)
@@ -446,15 +465,14 @@ class StoredQueue(Queue):
 
     def abandon(self) -> None:
         """The queue is deleted, and another connector empties its channel."""
-        self.release()
         self._is_drained_elsewhere = True
         self.close(lambda: None)
 
     def _drain(self, done: Callable[[], None]) -> None:
+        self.end_leaving()
         if self._is_drained_elsewhere:
             done()
             return
-        self.release()
 
         def drop() -> None:
             for source in self.sources:

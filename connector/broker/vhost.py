@@ -278,17 +278,20 @@ class VirtualHost(Exchanges):
     def _remove_shared(self, queue: StoredQueue, done: Done) -> None:
         """Delete through the log; from this moment nobody here finds the queue, and a declare of its name waits.
 
-        What is published goes there until it is gone: it may stay.
+        What is published waits until it is known whether it stays.
         """
         name = queue.name
 
         def answer(result: object) -> None:
             _, waiting = self._leaving.pop(name)
+            if isinstance(result, Exception):
+                queue.end_leaving()
             done(result)
             for declare in waiting:
                 declare()
 
         self._leaving[name] = (queue, [])
+        queue.begin_leaving()
         self._shared.append(queue_deleted(queue.record), answer)
 
     def remove_local(self, queue: Queue, done: Callable[[], None] = lambda: None) -> None:
