@@ -16,7 +16,7 @@ import aio_pika
 import pytest
 
 from tests.support.server import ConnectorProcess
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.tcp_proxy import TcpProxy, Way
 from tests.support.waiting import until
 from tests.unit.embedded.process import EmbeddedProcess
 
@@ -144,6 +144,20 @@ async def test_another_address_takes_over_and_keeps_it(tmp_path: Path, kubemq: s
         moves = parts.connector.entries("moved to another KubeMQ address")
         assert [entry["kubemq"] for entry in moves] == [second.address, first.address]
         assert parts.connector.metrics()["kubemq_amqp_kubemq_moves"] == 2
+
+
+@pytest.mark.timeout(60)
+async def test_what_waits_at_a_silent_address_moves_too(tmp_path: Path, kubemq: str) -> None:
+    """Its links stay open: requests wait for their answers at the move."""
+    async with rig(tmp_path, kubemq) as parts:
+        first = parts.proxies[0]
+        traffic = Traffic(parts.connector.url)
+        async with traffic.running():
+            await traffic.more()
+            first.stall(Way.DOWN)
+            await until(lambda: parts.connector.entries("moved to another KubeMQ address"), 2 * LIMIT_S)
+            first.resume(Way.DOWN)
+            await traffic.more()
 
 
 async def test_the_start_passes_over_a_dead_address(tmp_path: Path, kubemq: str) -> None:

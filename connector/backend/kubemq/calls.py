@@ -1,8 +1,9 @@
-"""Streaming gRPC calls with deadlines, raising the port's exceptions.
+"""gRPC calls, streaming ones with deadlines, raising the port's exceptions.
 
 Owns the life of a call: opened at its first use, gone at the first failure (the result of what is under way is then
 unknown, and so is the stream's state), dropped on request.  Knows no requests.  A deadline is a timer that cancels the
-call: no task and no ``asyncio.timeout`` per request.
+call: no task and no ``asyncio.timeout`` per request.  Whatever ends a call, a move to another address among it, ends
+who waits for it: gRPC alone does not see to that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,23 @@ Response = TypeVar("Response")
 AnyCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, Response] | grpc.aio.StreamStreamCall[Any, Response]"
 
 _ENDED = "KubeMQ ended the stream"
+_CANCELLED = "the request was cancelled"
+
+
+async def answer(call: grpc.aio.UnaryUnaryCall[Any, Response]) -> Response:
+    """Return the answer to a call of one request.  Raises AioRpcError; Unavailable when its channel was closed."""
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if _is_task_cancelled():
+            raise
+        raise Unavailable(_CANCELLED) from None
+
+
+def _is_task_cancelled() -> bool:
+    """Whether the task is to end: gRPC raises CancelledError for a cancelled call as well."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Inbound(Generic[Response]):
@@ -88,14 +106,10 @@ class Inbound(Generic[Response]):
         return kind(text)
 
     def _translated(self, error: BaseException) -> BaseException:
-        """Return what to raise for an error of the call.
-
-        gRPC raises CancelledError for a cancelled call as well as for a cancelled task; ``Task.cancelling`` tells.
-        """
+        """Return what to raise for an error of the call."""
         if isinstance(error, asyncio.CancelledError):
-            self._fail(Unavailable, "the request was cancelled")
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            self._fail(Unavailable, _CANCELLED)
+            if _is_task_cancelled():
                 return error
         elif isinstance(error, grpc.aio.AioRpcError):
             self._fail(error_kind(error.code()), error_text(error))
@@ -131,9 +145,22 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
         return cast("grpc.aio.StreamStreamCall[Request, Response]", self._opened())
 
     async def _connect(self) -> None:
-        """Reach KubeMQ: what fails before that has sent nothing."""
+        """Reach KubeMQ: what fails before that has sent nothing.
+
+        gRPC's own wait goes on for ever when the call is cancelled meanwhile: by its deadline, ``drop`` or the closing
+        of its channel.
+        """
         try:
-            await self._duplex().wait_for_connection()
+            call = self._duplex()
+            waiting = asyncio.ensure_future(call.wait_for_connection())
+
+            def stop(_: object) -> None:
+                waiting.cancel()
+
+            call.add_done_callback(stop)
+            await asyncio.gather(waiting, return_exceptions=True)
+            if call.done():
+                await self.read()  # raises why
         except (Exception, asyncio.CancelledError) as error:
             translated = self._translated(error)
             raise (self._unsent() if isinstance(translated, StoreError) else translated) from error

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from connector.backend.kubemq.calls import answer
 from connector.backend.kubemq.errors import error_text, store_error
 from connector.backend.kubemq.health import INFO, Health
 from connector.backend.kubemq.queues_info import QueuesInfoRequest, QueuesInfoResponse, channel_infos
@@ -202,7 +203,7 @@ class KubeMQClient:
         padding = b"\x7a" + _varint(size_bytes - 5) + bytes(size_bytes - 5)  # a field that nobody knows
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel().unary_unary(SERVICE + "Ping")
         try:
-            await call(padding, timeout=_PADDED_TIMEOUT_S, metadata=self._metadata)
+            await answer(call(padding, timeout=_PADDED_TIMEOUT_S, metadata=self._metadata))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return False
@@ -249,7 +250,7 @@ class KubeMQClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response_class.FromString,
         )
-        return await call(request, timeout=timeout_s, metadata=self._metadata)
+        return await answer(call(request, timeout=timeout_s, metadata=self._metadata))
 
     async def _open(self, address: str) -> None:
         """Open fresh channels to an address, unless it is the one in use."""

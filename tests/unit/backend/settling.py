@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import socket
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tests.support.waiting import until
@@ -14,6 +16,13 @@ class Closeable(Protocol):
 
     async def close(self) -> None:
         """End all that is open."""
+
+
+@contextmanager
+def mute() -> Iterator[str]:
+    """The address of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 async def closed(*closeables: Closeable) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -15,7 +15,7 @@ from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import NotSent, StoreError, TimedOut, TooMuch, Unavailable
 from tests.unit.backend.scripted import Context, Scripted
-from tests.unit.backend.settling import outcome
+from tests.unit.backend.settling import closed, mute, outcome
 
 Stream = Duplex[pb.QueuesDownstreamRequest, pb.QueuesDownstreamResponse]
 REQUEST = pb.QueuesDownstreamRequest(RequestID="1")
@@ -208,3 +208,65 @@ async def test_a_server_that_cannot_be_reached_was_sent_nothing(client: KubeMQCl
     stream.start_deadline(5)
     with pytest.raises(NotSent):
         await stream.write(REQUEST)
+
+
+@pytest.fixture
+async def unconnected() -> AsyncIterator[KubeMQClient]:
+    """Its server takes connections and says nothing."""
+    with mute() as address:
+        client = KubeMQClient(address, "unit", call_timeout_s=0.01)
+        assert isinstance(await outcome(client.probe()), TimedOut)
+        yield client
+        await closed(client)
+
+
+@pytest.mark.parametrize("end", ["deadline", "drop", "close"])
+async def test_who_waits_for_the_connection_hears_of_the_end(unconnected: KubeMQClient, end: str) -> None:
+    """The wait of gRPC itself would not end."""
+    stream: Stream = Duplex(unconnected.open_downstream)
+    stream.start_deadline(0.05 if end == "deadline" else 60)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        writing = group.create_task(outcome(stream.write(REQUEST)))
+        await asyncio.sleep(0)
+        if end == "drop":
+            stream.drop()
+        elif end == "close":
+            await unconnected.close()
+
+    assert isinstance(writing.result(), NotSent)
+    assert stream.is_gone
+
+
+async def test_who_is_cancelled_while_waiting_for_the_connection_stays_so(unconnected: KubeMQClient) -> None:
+    stream: Stream = Duplex(unconnected.open_downstream)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        writing = group.create_task(outcome(stream.write(REQUEST)))
+        await asyncio.sleep(0)
+        writing.cancel()
+
+    assert writing.cancelled()
+    assert stream.is_gone
+
+
+REQUESTS: dict[str, Callable[[KubeMQClient], Awaitable[object]]] = {
+    "Ping": lambda client: client.ping(),
+    "QueuesInfo": lambda client: client.queues_info(),
+    "padded Ping": lambda client: client.takes(1_000),
+    "batch": lambda client: client.send_batch([]),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["closed", "cancelled"])
+async def test_closing_the_client_cancels_nobody(unconnected: KubeMQClient, name: str, is_cancelled: bool) -> None:
+    """A closed channel raises CancelledError: a task that took it for its own would end without a word."""
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asking = group.create_task(outcome(REQUESTS[name](unconnected)))
+        await asyncio.sleep(0)
+        await unconnected.close()
+        if is_cancelled:
+            asking.cancel()
+
+    assert asking.cancelled() == is_cancelled
+    if not is_cancelled:
+        assert isinstance(asking.result(), Unavailable)

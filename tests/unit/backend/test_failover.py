@@ -12,9 +12,9 @@ import pytest
 from connector.backend.kubemq import KubeMQClient, KubeMQStore
 from connector.backend.kubemq.health import GET, INFO, TROUBLE_S, Health
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import ReadEvent, Unavailable
+from connector.broker.ports import NotSent, ReadEvent, TimedOut, Unavailable
 from tests.unit.backend.scripted import Context, Scripted
-from tests.unit.backend.settling import closed, outcome
+from tests.unit.backend.settling import closed, mute, outcome
 
 
 class Time:
@@ -128,6 +128,21 @@ async def test_everything_moves_at_once(server: Scripted, second: Scripted) -> N
     assert [name for name, _ in second.seen] == ["Ping", "QueuesInfo", "Ping"]
     assert {metadata.get("authorization") for _, metadata in second.seen} == {"secret"}
     await closed(store)
+
+
+async def test_what_waits_for_a_connection_moves_too(second: Scripted) -> None:
+    """The address in use has stopped answering: a stream that was opened there would never connect."""
+    with mute() as address:
+        store = KubeMQStore(KubeMQClient([address, second.address], "unit", call_timeout_s=0.01))
+        assert isinstance(await outcome(store.client.probe()), TimedOut)
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            reading = group.create_task(outcome(store.open_stream().get("c", 1)))
+            asking = group.create_task(outcome(store.ping()))
+            await asyncio.sleep(0)
+            assert await store.move(ours) == {}
+        assert isinstance(reading.result(), NotSent)
+        assert isinstance(asking.result(), Unavailable | TimedOut)
+        await closed(store)
 
 
 async def test_nothing_moves_where_nobody_is_better(server: Scripted, second: Scripted) -> None:
