@@ -1,8 +1,8 @@
 """What connectors tell each other: KubeMQ's transient Events, one channel for each connector and one for all.
 
 Owns the stream of what is sent and the subscriptions; knows no meaning.  Events may be lost: whoever needs more
-numbers and repeats them (``broker/peer_link.py``).  A subscription that brings nothing for ``silence_s`` counts as
-broken: every connector sends to itself now and then.
+numbers and repeats them (``broker/peer_link.py``).  A subscription that brings nothing for ``silence_s``, and a stream
+that takes nothing for so long, count as broken: every connector sends to itself now and then.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ class KubeMQPeerBus:
         self._sender: Duplex[pb.Event, pb.Result] | None = None
 
     async def send(self, to: str, data: bytes) -> None:
-        """To one connector, or to all with ""; one after the other.  Raises Unavailable."""
+        """To one connector, or to all with ""; one after the other.  Raises Unavailable or TimedOut."""
         if self._sender is None or self._sender.is_gone:
             self._sender = Duplex(self._client.open_events)
         event = pb.Event(ClientID=self._client.client_id, Channel=peer_channel(to), Metadata=_FRAME, Body=data)
-        await self._sender.write(event)
+        sender = self._sender
+        sender.start_deadline(self._silence_s)
+        try:
+            await sender.write(event)
+        finally:
+            sender.stop_deadline()
 
     async def listen(self, to: str) -> AsyncGenerator[bytes, None]:
         """What is sent to this connector, or to all with "", from now on.  Raises Unavailable or TimedOut."""
