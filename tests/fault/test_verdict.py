@@ -276,6 +276,37 @@ def test_held_and_delivered_to_another(story: Story) -> None:
     assert problems(story.judge()) == {"held twice": 1}
 
 
+@pytest.mark.parametrize(("is_stalled", "found"), [(True, {}), (False, {"unexpected": 1})])
+def test_what_comes_late_to_a_client_that_is_leaving(story: Story, is_stalled: bool, found: dict[str, int]) -> None:
+    """A stalled link had it: it was sent before the client left, and went to the other one after that."""
+    publish, leaver, other = story.publish(), story.open("c1"), story.open("c2")
+    story.settle(story.deliver(publish, leaver), REQUEUED)
+    stall = story.ledger.disturb("client c1" if is_stalled else "client c3", "CLIENT_STALL_DOWN")
+    story.wait()
+    story.ledger.leave(leaver)
+    story.settle(story.deliver(publish, other, redelivered=True))
+    story.ledger.heal(stall)
+    story.deliver(publish, leaver, redelivered=True)
+    story.end(leaver)
+    assert problems(story.judge()) == found
+
+
+def test_a_killed_connector_may_still_begin_a_move(story: Story) -> None:
+    publish, leaver, other = story.publish(), story.open("c1"), story.open("c2")
+    story.deliver(publish, leaver)
+    crash = story.ledger.disturb("connector", "CONNECTOR_KILL", is_crash=True)
+    story.wait()
+    story.ledger.leave(leaver)
+    story.end(leaver)
+    story.wait(1.0)
+    story.ledger.heal(crash)
+    story.settle(story.deliver(publish, other, redelivered=True))
+    story.settle(story.deliver(publish, other, redelivered=True))
+    verdict = story.judge()
+    assert problems(verdict) == {}
+    assert verdict.counts["doubled by a move"] == 1
+
+
 # ------------------------------------------------------------------ order
 def test_first_deliveries_of_one_publisher_ascend(story: Story) -> None:
     session = story.open()

@@ -22,6 +22,8 @@ LAST_LOOK = "last look"
 WINDOW_S = 1.0
 #: After the end of an outage or a crash the connector may need this long to be itself again.
 RECOVERY_S = 2.0
+#: A killed process is gone so soon after the fault was noted.
+DYING_S = 0.05
 #: Client or server may notice this long after the other, or a disturbance's end, that their connection is broken.
 NOTICE_S = 1.5
 #: A get or a declare waits so long for the backend, and is refused with this text then.
@@ -158,13 +160,14 @@ class Judge:
         move, so that there are two of it.  Each interrupted move explains one more of them, once and for all.
         """
         for index, delivery in enumerate(copy.deliveries[1:], 1):
-            before = copy.deliveries[:index]
+            sent_at = self._sent_at(delivery)
+            before = [each for each in copy.deliveries[:index] if each.at <= sent_at]
             if not delivery.redelivered:
                 self._verdict.add("unflagged", self._story(copy))
-            done = [each for each in before if _is_done(each, delivery.at)]
-            kept = [each for each in done if not self._was_undone(each, delivery.at)]
-            held = [each for each in before if self._is_held(each, delivery.at)]
-            moves = sum(self._was_moving(each, delivery.at) for each in before) + self._was_moving_unseen(copy)
+            done = [each for each in before if _is_done(each, sent_at)]
+            kept = [each for each in done if not self._was_undone(each, sent_at)]
+            held = [each for each in before if self._is_held(each, sent_at)]
+            moves = sum(self._was_moving(each, sent_at) for each in before) + self._was_moving_unseen(copy)
             if len(kept) + len(held) > moves:
                 self._verdict.add("unexpected" if kept else "held twice", self._story(copy))
             elif kept or held:
@@ -173,6 +176,18 @@ class Judge:
                 self._note_doubled(done[0], delivery)
             else:
                 self._verdict.counts["came back"] += 1
+
+    def _sent_at(self, delivery: Delivery) -> float:
+        """When it came; at the latest when its client said good-bye, where its link was stalled then."""
+        leaving_at = delivery.session.leaving_at
+        if leaving_at is None or delivery.at <= leaving_at:
+            return delivery.at
+        links = ("client *", f"client {delivery.session.client}")
+        is_stalled = any(
+            fault.what in links and fault.began_at <= leaving_at and delivery.at <= _end(fault) + NOTICE_S
+            for fault in self._ledger.disturbances
+        )
+        return leaving_at if is_stalled else delivery.at
 
     def _is_held(self, delivery: Delivery, moment: float) -> bool:
         """Whether a client certainly had this delivery, unsettled, at a moment."""
@@ -241,7 +256,7 @@ class Judge:
 
     def _is_before_crash(self, moment: float, before: float) -> bool:
         crash = self._crash_within_window(moment, before)
-        return crash is not None and moment <= crash.began_at
+        return crash is not None and moment <= crash.began_at + DYING_S
 
     # ------------------------------------------------------------------ order
 
