@@ -276,9 +276,8 @@ class FrameReader:
         """Read what came from the socket and call the handler, in order.
 
         Raises AmqpError (hard) on a broken frame, PublishHeld where ``holds_publishes`` asks for it; what the handler
-        raises passes through.  Either way the frame is
-        done with and what follows it is kept: ``feed(b"")`` goes on there.  After a frame error ``is_synchronized``
-        is false, and nothing more is read.
+        raises passes through.  Either way the frame is done with and what follows it is kept: ``feed(b"")`` goes on
+        there.  After a frame error ``is_synchronized`` is false, and nothing more is read.
         """
         position = 0
         if self._holds_publishes and self.has_begun:

@@ -37,6 +37,13 @@ def connector(tmp_path: Path, kubemq: EmbeddedProcess) -> Iterator[ConnectorProc
         yield connector
 
 
+def _crash(kubemq: EmbeddedProcess) -> None:
+    this_second = int(time.time())  # a start within it is not told from the one before
+    wait_until(lambda: int(time.time()) > this_second)
+    kubemq.kill()
+    kubemq.start()
+
+
 def test_a_queue_moves_away_from_what_a_killed_server_withholds(
     kubemq: EmbeddedProcess, connector: ConnectorProcess
 ) -> None:
@@ -44,10 +51,7 @@ def test_a_queue_moves_away_from_what_a_killed_server_withholds(
     traffic.publish_confirmed(connector.url, QUEUE, numbered(40))
     with traffic.channel_of(connector.url) as channel:
         got = traffic.collect(channel, QUEUE, 10, prefetch=10)
-        this_second = int(time.time())  # a start within it is not told from the one before
-        wait_until(lambda: int(time.time()) > this_second)
-        kubemq.kill()
-        kubemq.start()
+        _crash(kubemq)
         wait_until(lambda: connector.entries("queue has moved to a new channel"))
         assert "withholds" in kubemq.log
         for wanted in (20, 30, 40):
@@ -88,10 +92,7 @@ def test_a_queue_deleted_right_after_a_kill_can_be_declared_again(
     traffic.publish_confirmed(connector.url, QUEUE, numbered(40))
     with traffic.channel_of(connector.url) as channel:
         traffic.collect(channel, QUEUE, 10, prefetch=10)
-        this_second = int(time.time())
-        wait_until(lambda: int(time.time()) > this_second)
-        kubemq.kill()
-        kubemq.start()
+        _crash(kubemq)
         wait_until(lambda: _is_deleted(connector), 30.0)
     traffic.declare(connector.url, QUEUE)
     traffic.publish_confirmed(connector.url, QUEUE, numbered(5, 40))
