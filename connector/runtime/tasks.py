@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from connector.broker.counters import Counters
 
@@ -36,19 +37,36 @@ class Tasks:
 
     async def _guard(self, name: str, coroutine: Coroutine[Any, Any, None], done: Callable[[], None] | None) -> None:
         try:
-            await coroutine
-        except Exception:
-            self._counters.internal_errors += 1
-            log.exception("task failed", task=name)
+            with self._boundary(name):
+                await coroutine
         finally:
             if done is not None:
                 done()
 
     async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         while True:
-            try:
+            with self._boundary(name):
                 await run()
-            except Exception:
-                self._counters.internal_errors += 1
-                log.exception("task failed", task=name)
             await asyncio.sleep(RESTART_PAUSE_S)
+
+    @contextlib.contextmanager
+    def _boundary(self, name: str) -> Iterator[None]:
+        """Log and count a failure, and pass on that the task is to end."""
+        try:
+            with _awaited():
+                yield
+        except Exception:
+            self._counters.internal_errors += 1
+            log.exception("task failed", task=name)
+
+
+@contextlib.contextmanager
+def _awaited() -> Iterator[None]:
+    """Tell the end of what a task awaited, which is a failure, from its own: both are a CancelledError."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what it awaited was cancelled") from error
