@@ -203,9 +203,9 @@ class StoredQueue(Queue):
         self.hold()
 
     def end_leaving(self) -> None:
-        """It stays, or is gone."""
+        """It stays, or is gone; only doubt about the channel it is written to holds what is published any longer."""
         self.is_leaving = False
-        if self.is_deleted or not any(source.lease.is_doubtful for source in self.sources):
+        if self.is_deleted or not self.current.lease.is_doubtful:
             self.release()
 
     @property
