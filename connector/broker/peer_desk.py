@@ -230,7 +230,7 @@ class PeerDesk:
                 host.remove_remote(queue)
 
     def _find(self, key: list[Any]) -> Queue | None:
-        """The queue a member means; None when it is not there, or not that one any more."""
+        """The queue a member means, be it on its way out; None when it is not there, or not that one any more."""
         vhost, name, number = key
         host = self._around.host(vhost)
         queue = host.replies.by_name(name) if is_reply_name(name) else host.queues.get(name)

@@ -46,6 +46,7 @@ class VirtualHost(Exchanges):
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._creating: dict[str, list[Callable[[], None]]] = {}
         self._leaving: dict[str, tuple[StoredQueue, list[Callable[[], None]]]] = {}
+        self._unused: set[StoredQueue] = set()  # could not be deleted: tried again soon
 
     # ------------------------------------------------------------------ publishing
 
@@ -276,9 +277,11 @@ class VirtualHost(Exchanges):
             self._settle(lambda: done(count))
 
     def _remove_shared(self, queue: StoredQueue, done: Done) -> None:
-        """Delete through the log; from this moment nobody here finds the queue, and a declare of its name waits.
+        """Delete through the log; from this moment no client here finds the queue, and a declare of its name waits.
 
-        What is published waits until it is known whether it stays.
+        What is published waits until it is known whether it stays.  Clients of other connectors find it until then:
+        what they count, purge or attach was before the deletion; their deletions wait, and their gets as long as for
+        any queue in use.
         """
         name = queue.name
 
@@ -329,13 +332,19 @@ class VirtualHost(Exchanges):
             return
         elif not isinstance(queue, StoredQueue):
             self.remove_local(queue)
-        elif self.queues.get(queue.name) is queue and queue.name not in self._leaving:
-            self._remove_shared(queue, lambda result: self._retry_unused(queue, result))
+        elif self.queues.get(queue.name) is queue and not self._when_left(queue.name, lambda: self._look_later(queue)):
+            self._remove_shared(queue, lambda _result: self._look_later(queue))
 
-    def _retry_unused(self, queue: StoredQueue, result: object) -> None:
-        """The log did not take the deletion: again later, if nobody has come meanwhile."""
-        if isinstance(result, Exception):
-            self._shared.hub.call_later(UNUSED_RETRY_S, lambda: self.on_unused(queue))
+    def _look_later(self, queue: StoredQueue) -> None:
+        """A deletion has ended; where the log did not take it: again, if nobody has come meanwhile."""
+
+        def look() -> None:
+            self._unused.discard(queue)
+            self.on_unused(queue)
+
+        if self.queues.get(queue.name) is queue and queue not in self._unused:
+            self._unused.add(queue)
+            self._shared.hub.call_later(UNUSED_RETRY_S, look)
 
     # ------------------------------------------------------------------ what the topology log says
 

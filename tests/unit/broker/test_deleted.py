@@ -11,6 +11,7 @@ import pytest
 from connector.broker.backlog import PURGE_PATIENCE_S
 from connector.broker.generations import Generations, queue_rescued, unpack_generations
 from connector.broker.ports import Unavailable
+from connector.broker.vhost import UNUSED_RETRY_S
 from tests.support.broker_model import BrokerModel, Consumer, Publisher
 from tests.support.fake_kubemq import FakeTransaction
 
@@ -102,6 +103,36 @@ def test_a_queue_on_its_way_out_is_not_found(model: BrokerModel) -> None:
     model.hold_log = True
     model.delete("q")
     assert model.declare("q", passive=True).error == ("NotFound", "no queue 'q' in vhost '/'")
+
+
+def test_an_auto_delete_queue_whose_last_consumer_goes_while_its_deletion_fails_goes_later(model: BrokerModel) -> None:
+    model.declare("q", durable=True, auto_delete=True)
+    queue, consumer = model.stored_queue("q"), model.consume("q")
+    model.hold_log = True
+    answer = model.delete("q")
+    queue.remove_consumer(consumer)
+    for _ in range(3):
+        assert len(model.waiting_log) == 1
+        model.broker.on_unused(queue)  # the last one elsewhere has gone as well: no second chain begins
+        model.refuse_log(Unavailable("no link"))
+        model.settle(UNUSED_RETRY_S + 0.1)
+    assert answer.error == ("Unavailable", "no link")
+    model.hold_log = False
+    model.settle()
+    assert "q" not in model.vhost.queues
+
+
+def test_an_auto_delete_queue_that_has_a_consumer_stays_when_its_deletion_fails(model: BrokerModel) -> None:
+    model.declare("q", durable=True, auto_delete=True)
+    queue, consumer = model.stored_queue("q"), model.consume("q")
+    model.hold_log = True
+    model.delete("q")
+    queue.remove_consumer(consumer)
+    queue.add_consumer(Consumer())
+    model.refuse_log(Unavailable("no link"))
+    model.settle(2 * UNUSED_RETRY_S)
+    assert not model.waiting_log
+    assert model.vhost.queues["q"] is queue
 
 
 # --------------------------------------------------------------------------------------------- what others hold
