@@ -17,6 +17,8 @@ NEVER = float("-inf")
 UNBOUNDED = 1 << 62
 #: What a purge has to take and cannot get for so long is left where it is: others hold it.
 PURGE_PATIENCE_S = 3.0
+#: Where nothing was counted for so long, KubeMQ was away: that was no time to wait for messages.
+AWAY_S = 2 * PURGE_PATIENCE_S
 #: Another connector tells what it has stored within so many seconds; what a count has more than was told may be that.
 AHEAD_S = 0.5
 
@@ -166,6 +168,12 @@ class Backlog:
         if is_exact:
             self.limit_purge()
 
+    def on_counted(self, now: float) -> None:
+        """QueuesInfo has answered."""
+        if now - self.known_at > AWAY_S:
+            self.renew_patience()
+        self.known_at = now
+
     # ------------------------------------------------------------------ purge
 
     def start_purge(self, spared: Iterable[int] = ()) -> None:
@@ -176,7 +184,7 @@ class Backlog:
         """
         self.purge_left = self.count
         self.unpurged_count = 0
-        self._in_vain = (NEVER, 0)
+        self.renew_patience()
         self._spared = set(spared)
         known = self.last_sequence
         self.purge_upto = UNBOUNDED if known is None else known + self.stored_count - self._last_stored
@@ -202,7 +210,14 @@ class Backlog:
             return True
         return False
 
+    def renew_patience(self) -> None:
+        """Nothing could be had as KubeMQ was away: only what is asked of it from now on is in vain."""
+        self._in_vain = (NEVER, 0)
+
     def limit_purge(self) -> None:
-        """There is no more to purge than there is."""
-        if self.purge_left > self.count:
+        """There is no more to purge than there is; what others took of it was not had: patience goes on."""
+        taken = self.purge_left - self.count
+        if taken > 0:
             self.purge_left = self.count
+            since, left = self._in_vain
+            self._in_vain = (since, left - taken)

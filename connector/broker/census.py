@@ -170,7 +170,7 @@ class Census:
         group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), ())
         is_shared = len(group) > 1 or len(candidates) > 1
         if is_shared and lease.counts.known_at > NEVER:
-            lease.counts.known_at = self.clock()
+            lease.counts.on_counted(self.clock())
             return None  # nor is it known whose subscribers they are
         most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
         lease.on_first_sight(most, is_known=not is_shared)

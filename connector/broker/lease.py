@@ -183,7 +183,7 @@ class Lease(Holdings):
             self.is_doubtful = True
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
-        counts.known_at = self._now()
+        counts.on_counted(self._now())
         self.early.on_counted(counts.count)
         self._check_purged()
         is_changed = self.sharing.on_count(subscribers, began.transaction_id, self._open_as, counts.known_at)
@@ -219,6 +219,7 @@ class Lease(Holdings):
     def doubt(self) -> None:
         """The server was restarted: where something was open it may withhold messages (point 12)."""
         self.may_withhold = True
+        self.counts.renew_patience()
         self.streams.clear()
         self._recover_at = 0.0
         if self.state is not State.IDLE or self.mine_count or self.sent or self.counts.count:
@@ -560,6 +561,7 @@ class Lease(Holdings):
     def _note_lost(self) -> None:
         """Everything unacknowledged went back; acks without proof may come again and are given again."""
         self._note_closed()
+        self.counts.renew_patience()
         self.dry_at = -1
         self._settle_again(self._proofs.take_back())
         self.streams.lose(self._now())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from connector.broker.backlog import PURGE_PATIENCE_S
+from connector.broker.backlog import AWAY_S, PURGE_PATIENCE_S
 from connector.broker.generations import Generations, queue_rescued, unpack_generations
+from connector.broker.message import Message
 from connector.broker.ports import Unavailable
 from connector.broker.vhost import UNUSED_RETRY_S
-from tests.support.broker_model import BrokerModel, Consumer, Publisher
+from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 from tests.support.fake_kubemq import FakeTransaction
 
 #: A Get in vain and its pauses, and the patience of a purge.
@@ -159,6 +160,55 @@ def test_a_purge_waits_while_it_makes_progress(model: BrokerModel) -> None:
     model.settle(LONG_S)
     assert answer.value == 6
     assert model.stored("q") == []
+
+
+def _seconds_until(model: BrokerModel, answer: Answer, limit_s: float = LONG_S) -> float:
+    """How long it takes to be answered."""
+    began = model.now
+    while not answer.is_there and model.now - began < limit_s:
+        model.settle(0.1)
+    return model.now - began
+
+
+def test_a_purge_does_not_count_the_time_without_kubemq(model: BrokerModel) -> None:
+    _held_by_another(model, 5, 5)
+    answer = model.call(model.vhost.purge_queue, "q", None)
+    model.settle(PURGE_PATIENCE_S - 1)
+    assert not answer.is_there
+    model.now += AWAY_S + 1
+    assert PURGE_PATIENCE_S <= _seconds_until(model, answer) < PURGE_PATIENCE_S + 2
+
+
+def _start_emptying(model: BrokerModel, is_deletion: bool) -> Answer:
+    if is_deletion:
+        return model.start(model.vhost.delete_queue, "q", None, False, False)
+    return model.start(model.vhost.purge_queue, "q", None)
+
+
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_what_others_take_meanwhile_does_not_make_a_purge_wait_longer(model: BrokerModel, is_deletion: bool) -> None:
+    other = _held_by_another(model, 20, 20)
+    answer = _start_emptying(model, is_deletion)
+    began = model.now
+    while not answer.is_there and other.parked:
+        sequence, _ = other.parked.popitem()
+        other.channel.acknowledge(sequence)
+        other.capacity -= 1
+        model.settle(PURGE_PATIENCE_S / 6)
+        model.settle(PURGE_PATIENCE_S / 6)
+    assert model.now - began < 2 * PURGE_PATIENCE_S
+    assert answer.is_there
+
+
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_a_native_producer_that_goes_on_does_not_make_a_purge_wait(model: BrokerModel, is_deletion: bool) -> None:
+    other = _held_by_another(model, 5, 2)
+    answer = _start_emptying(model, is_deletion)
+    began = model.now
+    while not answer.is_there and model.now - began < LONG_S:
+        other.channel.append(Message("", "q", b"", b"native", ""))
+        model.settle(0.1)
+    assert model.now - began < 2 * PURGE_PATIENCE_S
 
 
 def test_a_purge_ends_though_a_client_of_ours_and_somebody_else_hold_messages(model: BrokerModel) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.broker.backlog import NEVER
+from connector.broker.backlog import NEVER, PURGE_PATIENCE_S
 from connector.broker.holdings import MAX_ANSWER_BYTES
 from connector.broker.lease import (
     _TRANSITIONS,
@@ -554,3 +554,21 @@ def test_a_recovery_with_nothing_to_do_rests() -> None:
     assert bench.recover(5) == 0
     assert bench.is_in(State.IDLE)
     assert bench.lease.backlog == 5
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_purge_waits_anew_after_the_link_was_lost(is_restarted: bool) -> None:
+    bench = Bench(2)
+    told: list[str] = []
+    bench.lease.purge(lambda: told.append("done"))
+    bench.get()
+    bench.now += PURGE_PATIENCE_S - 1
+    if is_restarted:
+        bench.lease.doubt()
+        bench.lease.trust()
+    else:
+        bench.lease.on_event(Event.LOST)
+    for waited_s, expected in ((1, []), (PURGE_PATIENCE_S - 1, []), (1, ["done"])):
+        bench.now += waited_s
+        bench.recover(2)
+        assert told == expected
