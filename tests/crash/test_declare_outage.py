@@ -80,3 +80,25 @@ async def test_what_was_given_up_is_not_there_afterwards(tmp_path: Path, kubemq:
         port = int(connector.url.rpartition(":")[2].partition("/")[0])
         assert await answer_to(commands.Queue.Declare(queue="gone", passive=True), port) == "Queue.DeclareOk"
         assert "404" in await answer_to(commands.Queue.Declare(queue="new", passive=True), port)
+
+
+async def test_an_auto_delete_queue_whose_deletion_fails_goes(tmp_path: Path, kubemq: EmbeddedProcess) -> None:
+    with ConnectorProcess(tmp_path / "connector", kubemq.address, ["--declare-deadline-seconds", "1"]) as connector:
+        port = int(connector.url.rpartition(":")[2].partition("/")[0])
+        look = commands.Queue.Declare(queue="auto", passive=True)
+        consumer = await Connection.open(port)
+        channel = await consumer.channel()
+        await channel.call(commands.Queue.Declare(queue="auto", durable=True, auto_delete=True))
+        await channel.call(commands.Basic.Consume(queue="auto"))
+        kubemq.kill()
+        async with asyncio.TaskGroup() as group:
+            deletion = group.create_task(answer_to(commands.Queue.Delete(queue="auto"), port))
+            while "404" not in await answer_to(look, port):  # it is not found from when it is on its way out
+                assert not deletion.done()
+            consumer.abort("")
+        assert "541 INTERNAL_ERROR" in deletion.result()
+        await asyncio.to_thread(kubemq.start)
+        await asyncio.to_thread(wait_until, connector.is_ready)
+        async with asyncio.timeout(10):
+            while "404" not in await answer_to(look, port):
+                pass
