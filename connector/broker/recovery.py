@@ -290,6 +290,8 @@ class Recovery:
         for source in queue.sources:
             self._leave(queue, source)
         self.resume(queue)
+        if queue.is_held:  # in doubt when its reader changed: whoever reads it now examines it
+            self._await_verdict(queue)
 
     def resume(self, queue: StoredQueue) -> None:
         """Go on with the moves that an earlier reader has begun."""

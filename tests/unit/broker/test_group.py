@@ -564,34 +564,3 @@ def test_what_is_told_of_a_queue_that_waits_for_one_of_its_name_comes_after_it()
     pair.run()
     assert (declared.value.name, bound.value) == ("q", None)
     assert a.publish("amq.fanout", "", b"1") == 1
-
-
-@pytest.mark.parametrize("is_taken", [False, True])
-@pytest.mark.parametrize("what", ["get", "delete"])
-def test_a_queue_on_its_way_out_is_there_for_others_and_what_would_end_with_it_waits(what: str, is_taken: bool) -> None:
-    pair = Pair()
-    pair.a.start(pair.a.vhost.declare_queue, QueueDeclare("q", durable=True), None)
-    pair.run()
-    pair.a.hold_log = True
-    deleted = pair.a.start(pair.a.vhost.delete_queue, "q", None, False, False)
-    pair.run(0.5)
-    found = pair.b.start(pair.b.vhost.declare_queue, QueueDeclare("q", passive=True), None)
-    if what == "get":
-        answer = pair.b.start(pair.b.vhost.queues["q"].get)
-    else:
-        answer = pair.b.start(pair.b.vhost.delete_queue, "q", None, False, False)
-    pair.run(0.5)
-    assert found.value.name == "q"
-    assert not answer.is_there
-    if not is_taken:
-        pair.a.refuse_log(Unavailable("no link"))
-    pair.a.hold_log = False
-    pair.run(4)
-    assert (deleted.value == 0) is is_taken
-    if what == "delete":
-        assert answer.value == 0
-    elif is_taken:
-        assert answer.error[0] == "NotFound"
-    else:
-        assert answer.value is None
-    assert pair.b.vhost.queues.keys() == ({"q"} if what == "get" and not is_taken else set())
