@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.broker.backlog import AHEAD_S, Backlog
+from connector.broker.backlog import AHEAD_S, AWAY_S, PURGE_PATIENCE_S, Backlog
 
 
 def stored(count: int) -> Backlog:
@@ -169,3 +169,29 @@ def test_what_natives_stored_is_not_taken_for_what_is_told_later() -> None:
     backlog.correct(3, 3, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
     backlog.on_announced(1, 100.1)
     assert backlog.count == 4
+
+
+def test_a_purge_is_not_given_up_by_the_first_look_after_an_outage() -> None:
+    backlog = stored(5)
+    backlog.start_purge()
+    backlog.on_counted(100.0)
+    assert not backlog.gives_up_purge(5, 100.0)
+    after = 100.0 + AWAY_S + 1
+    backlog.on_counted(after)
+    assert not backlog.gives_up_purge(5, after)
+    backlog.on_counted(after + PURGE_PATIENCE_S)
+    assert backlog.gives_up_purge(5, after + PURGE_PATIENCE_S)
+    assert backlog.unpurged_count == 5
+
+
+def test_what_others_take_is_not_had_by_a_purge_and_what_it_takes_is() -> None:
+    backlog = stored(5)
+    backlog.start_purge()
+    assert not backlog.gives_up_purge(5, 100.0)
+    backlog.on_read(1, 1)  # by others: an exact count says so
+    backlog.limit_purge()
+    assert backlog.gives_up_purge(4, 100.0 + PURGE_PATIENCE_S)
+    backlog.start_purge()
+    assert not backlog.gives_up_purge(4, 100.0)
+    assert backlog.takes(2)
+    assert not backlog.gives_up_purge(3, 100.0 + PURGE_PATIENCE_S)
