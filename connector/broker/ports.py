@@ -181,7 +181,7 @@ class TopologyLog(Protocol):
     """The declarations' log in KubeMQ's Events Store: one total order."""
 
     async def append(self, event: bytes, start: int = 0) -> None:
-        """Append one event; it comes back through ``follow``.  Raises Unavailable, TimedOut or Rejected.
+        """Append one event; it comes back through ``follow``.  Raises Unavailable, NotSent, TimedOut or Rejected.
 
         ``start``: whoever reads the log from this Sequence on knows all that is in it (0: not known).
         """

@@ -1,10 +1,12 @@
 """Events on their way to the topology log, in the order in which they were made, through an outage of KubeMQ.
 
 Owns what waits to be sent, and what was sent with an unknown outcome.  Declarations wait, as somebody waits for each
-of them; whatever else is written has a retry of its own and fails at once.  Nothing is sent but while the log is
-followed and KubeMQ has answered a Ping since the last loss.  A declaration that comes twice could undo what came
-between, so one of unknown outcome is repeated only where its first copy cannot come any more: the server that it was
-sent to was started anew, and the log was read to its end since.  What the broker has given up is never sent.
+of them; whatever else is written fails at once, and whoever writes it tries again (a snapshot: when the next is due).
+Nothing is sent but while the log is followed and KubeMQ has answered a Ping since the last loss.  A declaration that
+comes twice could undo what came between, so one of unknown outcome is repeated only where its first copy cannot come
+any more: the server that it was sent to was started anew, and the log was read to its end since.  A stream from a
+server that was started anew proves nothing: the log is read anew.  What was certainly not sent only waits again, and
+what the broker has given up is never sent.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from connector.broker.ports import Rejected, StoreError, Unavailable
+from connector.broker.ports import NotSent, Rejected, StoreError, Unavailable
 from connector.broker.topology import decode_event
 
 if TYPE_CHECKING:
@@ -38,22 +40,32 @@ class Server(NamedTuple):
 
 
 class Appends:
-    """The events of one replica."""
+    """The events of one replica; ``read_anew`` ends the present reading of the log and begins another."""
 
-    def __init__(self, topology_log: TopologyLog, broker: Broker, settle: Callable[[], None], outage: Outage) -> None:
+    def __init__(
+        self,
+        topology_log: TopologyLog,
+        broker: Broker,
+        settle: Callable[[], None],
+        outage: Outage,
+        read_anew: Callable[[], None],
+    ) -> None:
         self._log = topology_log
         self._broker = broker
         self._settle = settle
         self._outage = outage
+        self._read_anew = read_anew
         self._waiting: dict[str, bytes] = {}
+        self._unsent: dict[str, bytes] = {}  # these wait as well, in their numbers' places
         self._unknown: dict[str, tuple[bytes, Server | None]] = {}
         self._server: Server | None = None
+        self._read_from: Server | None = None  # who had answered when the present reading of the log began
         self._is_followed = False
         self._is_answered = True
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._unknown)
+        return len(self._waiting) + len(self._unsent) + len(self._unknown)
 
     def add(self, event_id: str, data: bytes) -> None:
         """Send it after everything added before."""
@@ -65,6 +77,10 @@ class Appends:
         self._is_followed = self._is_answered = False
         self._wake.set()
 
+    def on_reading(self) -> None:
+        """A reading of the log begins."""
+        self._read_from = self._server
+
     def on_followed(self) -> None:
         """The log has been read to its end."""
         self._is_followed = True
@@ -73,7 +89,8 @@ class Appends:
     def on_server(self, server: ServerInfo) -> None:
         """KubeMQ has answered a Ping."""
         self._server = Server(server.host, server.start_time)
-        if not self._is_answered:
+        self._read_from = self._read_from or self._server
+        if not self._is_answered or self._is_gone(self._read_from):
             self._is_answered = True
             self._go_on()
 
@@ -81,6 +98,7 @@ class Appends:
         """What the broker has given up is neither sent nor kept."""
         awaited = self._broker.appending
         self._waiting = {event_id: data for event_id, data in self._waiting.items() if event_id in awaited}
+        self._unsent = {event_id: data for event_id, data in self._unsent.items() if event_id in awaited}
         self._unknown = {event_id: sent for event_id, sent in self._unknown.items() if event_id in awaited}
 
     async def run(self) -> None:
@@ -90,11 +108,12 @@ class Appends:
             while True:
                 await self._wake.wait()
                 await gate.acquire()
+                self._wake.clear()  # first: who is told of a failure may add something
                 found = self._next()
                 if found is None:
-                    self._wake.clear()
                     gate.release()
                 else:
+                    self._wake.set()
                     group.create_task(self._send(*found, gate), name="topology append")
 
     @property
@@ -107,9 +126,15 @@ class Appends:
             return
         self.forget()
         again = {event_id: data for event_id, (data, server) in self._unknown.items() if self._is_gone(server)}
-        for event_id in again:
-            del self._unknown[event_id]
-        self._waiting = {event_id: again[event_id] for event_id in sorted(again, key=_number)} | self._waiting
+        if self._is_gone(self._read_from) or (again and self._read_from != self._server):
+            self._is_followed = False
+            self._read_anew()
+        else:
+            for event_id in again:
+                del self._unknown[event_id]
+            again |= self._unsent
+            self._unsent = {}
+            self._waiting = {event_id: again[event_id] for event_id in sorted(again, key=_number)} | self._waiting
         self._wake.set()
 
     def _is_gone(self, server: Server | None) -> bool:
@@ -143,10 +168,12 @@ class Appends:
             self._outage.on_loss("declarations", error)
             self._is_answered = False
             self._wake.set()
-            if _is_declaration(data):
-                self._unknown[event_id] = (data, server)
-            else:
+            if not _is_declaration(data):
                 self._fail(event_id, error)
+            elif isinstance(error, NotSent):
+                self._unsent[event_id] = data
+            else:
+                self._unknown[event_id] = (data, server)
         finally:
             gate.release()
 

@@ -42,8 +42,10 @@ class TopologySync:
         self._broker = broker
         self._settle = settle
         self._outage = outage or Outage(broker.counters, broker.clock)
-        self.appends = Appends(topology_log, broker, settle, self._outage)
+        self.appends = Appends(topology_log, broker, settle, self._outage, self._read_anew)
         self._again = asyncio.Event()
+        self._pause_s = MIN_PAUSE_S
+        self._reading: asyncio.Timeout | None = None  # the reading that is under way: its end is set when it must end
         self.loaded = asyncio.Event()
         self.is_following = False
         self.on_applied: Callable[[], None] = lambda: None
@@ -58,34 +60,49 @@ class TopologySync:
         """KubeMQ is there again: a pause may end."""
         self._again.set()
 
+    def _read_anew(self) -> None:
+        """End the present reading: its server is gone, and what came since cannot be known from it."""
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
+
     async def run_follow(self) -> None:
         """Apply events as they come; after a lost link from the start again, skipping what is known."""
-        pause_s = MIN_PAUSE_S
         while True:
-            is_first = True
             try:
-                async for sequence, data in self._log.follow():
-                    if sequence:
-                        if is_first:
-                            self._check_gap(sequence)
-                            is_first = False
-                        self._apply(sequence, data)
-                        continue
-                    pause_s = MIN_PAUSE_S
-                    self.is_following = True
-                    self.appends.on_followed()
-                    self._broker.on_loaded()
-                    self.check_loaded()
-                    self._settle()
+                async with asyncio.timeout(None) as self._reading:
+                    await self._follow()
+            except TimeoutError:
+                self.is_following = False
+                continue
             except StoreError as error:
                 self._outage.on_loss("topology", error)
+            finally:
+                self._reading = None
             self.is_following = False
             self.appends.on_lost()
             self._again.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(jittered(pause_s)):
+                async with asyncio.timeout(jittered(self._pause_s)):
                     await self._again.wait()
-            pause_s = min(MAX_PAUSE_S, pause_s * 2)
+            self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2)
+
+    async def _follow(self) -> None:
+        """Raises StoreError."""
+        self.appends.on_reading()
+        is_first = True
+        async for sequence, data in self._log.follow():
+            if sequence:
+                if is_first:
+                    self._check_gap(sequence)
+                    is_first = False
+                self._apply(sequence, data)
+                continue
+            self._pause_s = MIN_PAUSE_S
+            self.is_following = True
+            self.appends.on_followed()
+            self._broker.on_loaded()
+            self.check_loaded()
+            self._settle()
 
     def _check_gap(self, first: int) -> None:
         """After a lost link the log begins with what is known already; else what came between is gone for us."""

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from connector.backend.kubemq.calls import Duplex, Inbound
 from connector.backend.kubemq.client import KubeMQClient
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import Rejected, StoreError, TimedOut, Unavailable
+from connector.broker.ports import NotSent, Rejected, StoreError, TimedOut, Unavailable
 from mapping.names import TOPOLOGY_CHANNEL, TOPOLOGY_START
 
 #: Metadata of an event, and of a marker: an event by which a reader finds the end of what existed.
@@ -29,6 +29,7 @@ _LOOK_BACK, _LOOK_BACK_FACTOR = 64, 16
 #: An event that exists comes in milliseconds.
 _READ_S = 2.0
 
+_GONE = "the stream of appends has ended"
 _NO_REASON = "refused without a reason"
 
 
@@ -56,7 +57,7 @@ class KubeMQTopologyLog:
     async def append(self, event: bytes, start: int = 0) -> None:
         """Append one event; appends that overlap keep the order of their calls.
 
-        Raises Unavailable or TimedOut (it may still come back through ``follow``), or Rejected.
+        Raises Unavailable or TimedOut (it may still come back through ``follow``), NotSent (it may not), or Rejected.
         """
         self._start = max(self._start, start)
         await self._append(_EVENT, event)
@@ -183,7 +184,7 @@ class _Appender:
         return self._duplex.is_gone
 
     async def append(self, kind: str, body: bytes, start: int) -> None:
-        """Send one event and wait for its result.  Raises Unavailable, TimedOut or Rejected."""
+        """Send one event and wait for its result.  Raises Unavailable, NotSent, TimedOut or Rejected."""
         event = pb.Event(
             EventID=str(next(self._numbers)),
             ClientID=self._client_id,
@@ -197,6 +198,8 @@ class _Appender:
         try:
             async with asyncio.timeout(self._timeout_s):
                 async with self._turn:
+                    if self.is_gone:  # since an event before this one
+                        raise NotSent(_GONE)
                     self._pending[event.EventID] = waiter
                     await self._duplex.write(event)
                     if self._reader is None:

@@ -11,7 +11,7 @@ import pytest
 
 from connector.backend.kubemq import KubeMQClient, KubeMQTopologyLog
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
-from connector.broker.ports import Rejected, TimedOut, Unavailable
+from connector.broker.ports import NotSent, Rejected, TimedOut, Unavailable
 from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import outcome
@@ -226,6 +226,21 @@ async def test_an_append_that_is_not_answered(client: KubeMQClient, events_store
     await log.append(b"c")
     assert events_store.streams == 2
     await log.close()
+
+
+async def test_what_waits_behind_an_append_that_ends_the_stream_was_not_sent(
+    log: KubeMQTopologyLog, events_store: EventsStore
+) -> None:
+    await log.append(b"a")
+    appender = log._appender
+    assert appender is not None
+    async with asyncio.TaskGroup() as group, appender._turn:
+        waiting = group.create_task(outcome(log.append(b"b")))
+        await asyncio.sleep(0)
+        await appender.close()
+    assert isinstance(waiting.result(), NotSent)
+    await log.append(b"c")
+    assert [event.Body for event in events_store.events] == [b"a", b"c"]
 
 
 async def test_an_append_that_is_given_up_leaves_the_others(log: KubeMQTopologyLog, events_store: EventsStore) -> None:

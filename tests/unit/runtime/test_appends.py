@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from connector.broker.counters import Counters
-from connector.broker.ports import Rejected, ServerInfo, StoreError, TimedOut, Unavailable
+from connector.broker.ports import NotSent, Rejected, ServerInfo, StoreError, TimedOut, Unavailable
 from connector.broker.topology import decode_event, encode_event
 from connector.runtime.appends import Appends
 from connector.runtime.outage import Outage
@@ -54,12 +54,21 @@ class World:
     def __init__(self) -> None:
         self.log, self.broker, self._count = Log(), Broker(), 0
         outage = Outage(Counters(), time.monotonic)
-        self.appends = Appends(self.log, self.broker, lambda: None, outage)  # type: ignore[arg-type]
+        self.anew_count = 0
+        self.appends = Appends(self.log, self.broker, lambda: None, outage, self._read_anew)  # type: ignore[arg-type]
         self.open(FIRST)
+
+    def _read_anew(self) -> None:
+        self.anew_count += 1
 
     def open(self, server: ServerInfo) -> None:
         """The log is followed, and this server has answered a Ping."""
         self.appends.on_server(server)
+        self.read()
+
+    def read(self) -> None:
+        """The log is read, from its beginning to its end."""
+        self.appends.on_reading()
         self.appends.on_followed()
 
     def add(self, name: str, kind: str = "exchange.deleted") -> None:
@@ -89,11 +98,16 @@ class World:
 
     async def lost(self, *names: str) -> None:
         """What is sent now goes into an outage: its outcome is unknown."""
+        await self.failed(*names)
+        self.appends.on_lost()
+
+    async def failed(self, *names: str, error: type[StoreError] = Unavailable) -> None:
+        """What is sent now fails so."""
         for name in names:
-            self.log.failing[name] = [Unavailable("gone")]
+            self.log.failing[name] = [error("gone")]
             self.add(name)
         await until(lambda: not any(self.log.failing.values()))
-        self.appends.on_lost()
+        await idle()
 
 
 async def idle(turns: int = 5) -> None:
@@ -191,3 +205,104 @@ async def test_a_stream_that_breaks_alone_waits_for_a_ping_only() -> None:
         assert not world.log.names
         world.appends.on_server(FIRST)
         await world.taken("b")
+
+
+async def test_what_was_certainly_not_sent_is_sent_in_its_place_as_soon_as_the_same_server_answers() -> None:
+    async with World().running() as world:
+        await world.failed("a", "b", error=NotSent)
+        world.add("c")
+        assert len(world.appends) == 3
+        world.appends.on_server(FIRST)
+        await world.taken("a", "b", "c")
+    assert not world.broker.failed
+
+
+async def test_what_was_not_sent_and_what_is_repeated_keep_their_order() -> None:
+    async with World().running() as world:
+        await world.failed("a", error=NotSent)
+        world.appends.on_server(FIRST)
+        await world.taken("a")
+        world.log.failing = {"b": [Unavailable("gone")], "c": [NotSent("gone")], "d": [Unavailable("gone")]}
+        for name in "bcd":
+            world.add(name)
+        await until(lambda: not any(world.log.failing.values()))
+        world.add("e")
+        world.appends.on_lost()
+        world.open(SECOND)
+        await world.taken("a", "b", "c", "d", "e")
+
+
+async def test_what_was_not_sent_and_is_given_up_is_never_sent() -> None:
+    async with World().running() as world:
+        await world.failed("a", "b", error=NotSent)
+        world.broker.on_append_failed("replica.1", TimedOut(""))
+        world.appends.forget()
+        assert len(world.appends) == 1
+        world.appends.on_server(FIRST)
+        await world.taken("b")
+
+
+async def test_nothing_is_repeated_before_the_log_was_read_from_the_later_server() -> None:
+    """The stream from the dead one may look as if it lived: what came at the end has perhaps not come through it."""
+    async with World().running() as world:
+        await world.failed("a")
+        world.appends.on_server(SECOND)
+        world.add("b")
+        await idle()
+        assert (world.log.names, world.anew_count) == ([], 1)
+        world.appends.on_server(SECOND)
+        assert world.anew_count == 1
+        world.read()
+        await world.taken("a", "b")
+        assert world.anew_count == 1
+
+
+async def test_a_log_that_began_to_be_read_before_the_later_server_had_answered_is_read_anew() -> None:
+    async with World().running() as world:
+        await world.lost("a")
+        world.read()
+        world.appends.on_server(SECOND)
+        await idle()
+        assert (world.log.names, world.anew_count) == ([], 1)
+        world.read()
+        await world.taken("a")
+
+
+async def test_a_reading_from_another_server_of_a_cluster_proves_nothing() -> None:
+    async with World().running() as world:
+        await world.lost("a")
+        world.open(ServerInfo("other", "2.4.0", 1))
+        world.appends.on_lost()
+        world.appends.on_reading()
+        world.appends.on_server(SECOND)
+        world.appends.on_followed()
+        assert (world.log.names, world.anew_count) == ([], 1)
+        world.read()
+        await world.taken("a")
+
+
+async def test_the_servers_of_a_cluster_may_answer_in_turns() -> None:
+    async with World().running() as world:
+        for _ in range(3):
+            for host in ("host", "other"):
+                world.appends.on_server(ServerInfo(host, "2.4.0", 1))
+        assert not world.anew_count
+        world.add("a")
+        await world.taken("a")
+
+
+async def test_what_is_added_when_another_has_failed_is_told_too() -> None:
+    async with World().running() as world:
+        world.appends.on_lost()
+        await idle()
+        told = world.broker.on_append_failed
+
+        def on_failed(event_id: str, error: Exception) -> None:
+            told(event_id, error)
+            if len(world.broker.failed) == 1:
+                world.add("again", "queue.retired")
+
+        world.broker.on_append_failed = on_failed  # type: ignore[method-assign]
+        world.add("first", "queue.retired")
+        await until(lambda: len(world.broker.failed) == 2)
+        assert not len(world.appends)

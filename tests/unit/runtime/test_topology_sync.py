@@ -123,6 +123,18 @@ async def test_a_lost_link_is_followed_again() -> None:
         await until(lambda: answer.is_there)
 
 
+async def test_a_log_whose_server_was_started_anew_is_read_anew_though_its_stream_stays() -> None:
+    log = FakeTopologyLog()
+    async with Replica(log).running() as replica:
+        replica.sync.appends.on_server(SERVER)
+        assert log.follow_count == 1
+        replica.sync.appends.on_server(ServerInfo("host", "2.4.0", 2))
+        answer = replica.declare("q")
+        await until(lambda: answer.is_there)
+        assert answer.value.name == "q"
+        assert log.follow_count == 2
+
+
 class ForgetfulLog(FakeTopologyLog):
     """Has forgotten the first events when it is followed again."""
 
