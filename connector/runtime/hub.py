@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -230,7 +231,7 @@ class Hub:
         while self._unread and CONGESTED not in self._alarms:
             connection = next(iter(self._unread))
             del self._unread[connection]
-            connection.read_on()
+            self._do(connection, "reading on failed", connection.read_on)
             self.settle()
 
     def set_alarm(self, reason: str, *, is_on: bool) -> None:
@@ -338,7 +339,7 @@ class Hub:
             await asyncio.sleep(TICK_S)
             now = self.broker.clock()
             for connection in list(self.connections):
-                self._tick_one(connection, now)
+                self._do(connection, "timer failed", partial(connection.on_tick, now, is_cut_off=self.is_down))
             self.arriving.on_tick(now)
             self.departed.on_tick(now)
             self._check_held()
@@ -347,14 +348,15 @@ class Hub:
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.sync.appends.forget()
             self.settle()
+            self._read_on()
 
-    def _tick_one(self, connection: Connection, now: float) -> None:
-        """One connection's timers; a bug there ends that connection alone."""
+    def _do(self, connection: Connection, what: str, part: Callable[[], None]) -> None:
+        """What is done for one connection among others; a bug there ends that connection alone."""
         try:
-            connection.on_tick(now, is_cut_off=self.is_down)
+            part()
         except Exception:
             self.broker.counters.internal_errors += 1
-            log.exception("timer failed", **connection.info.context())
+            log.exception(what, **connection.info.context())
             self.remove_connection(connection)
             connection.lost()
 

@@ -138,6 +138,30 @@ async def with_kept_readers(hub: Hub) -> list[list[str]]:
     return found
 
 
+class BrokenReader(KeptReader):
+    """A bug in what is kept of this one."""
+
+    info = SimpleNamespace(context=dict)
+    is_lost = False
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+    def read_on(self) -> None:
+        raise RuntimeError
+
+
+async def with_a_broken_reader(hub: Hub) -> list[Any]:
+    """Who had a turn beside one that fails, what became of that one, and how often that was counted."""
+    queue = await declared(hub, "q")
+    turns: list[str] = []
+    broken = BrokenReader("broken", hub, queue, turns)
+    for reader in (broken, KeptReader("one", hub, queue, turns), KeptReader("two", hub, queue, turns)):
+        hub.wants_read(cast("Connection", reader))
+    await until(lambda: len(turns) == 2)
+    return [*turns, broken.is_lost, hub.broker.counters.internal_errors]
+
+
 async def with_a_held_queue(hub: Hub) -> list[tuple[int, str]]:
     """What is told of a publish to a queue that is held and stays so."""
     queue = await declared(hub, "q")
@@ -163,3 +187,7 @@ async def test_those_that_were_stopped_at_a_mark_go_on_in_their_order_and_stop_a
 
 async def test_what_is_published_to_a_held_queue_is_refused_after_the_deadline() -> None:
     assert await run(with_a_held_queue) == [(7, NOT_AVAILABLE)]
+
+
+async def test_one_whose_turn_fails_ends_alone() -> None:
+    assert await run(with_a_broken_reader) == ["one", "two", True, 1]
