@@ -476,12 +476,9 @@ class Broker(Census, Observer):
     # ------------------------------------------------------------------ deleted queues
 
     def drain(self, queue: StoredQueue) -> None:
-        """Empty the channel of a deleted queue; until then the name cannot be declared again.
-
-        Where another connector does that, only wait for it.
-        """
+        """Empty a deleted queue's channel, or wait for who does; until then the name cannot be declared again."""
         key = (queue.record.vhost, queue.name)
-        self._draining.setdefault(key, [])
+        waiters = self._draining.setdefault(key, [])
         if not self._is_drainer(key):
             queue.start_anew(queue.kubemq_channel)
             queue.abandon()
@@ -489,7 +486,7 @@ class Broker(Census, Observer):
             return
         self._drained_here.add(key)
         queue.is_owned = True
-        queue.close(lambda: self._on_drained(key, queue))
+        queue.close(lambda: self._on_drained(key, queue, waiters))
 
     def _forget(self, queue: StoredQueue) -> None:
         self._hooks.stop_readers(queue)
@@ -497,7 +494,8 @@ class Broker(Census, Observer):
             self.remove_source(source)
         self._active.pop(queue, None)
 
-    def _on_drained(self, key: tuple[str, str], queue: StoredQueue) -> None:
+    def _on_drained(self, key: tuple[str, str], queue: StoredQueue, waiters: list[Callable[[], None]]) -> None:
+        """``waiters`` stand for this deletion: when they are gone it is known, and a later one is not ended by it."""
         left = queue.remainder()
         if left:
             self.report("a deleted queue could not be emptied", queue=queue.name, vhost=key[0], left=left)
@@ -508,11 +506,12 @@ class Broker(Census, Observer):
         def answer(result: object) -> None:
             if isinstance(result, Exception):
                 self._hooks.call_later(LEFTOVER_RETRY_S, log)
-            else:
+            elif self._draining.get(key) is waiters:
                 self.on_queue_drained(*key)
 
         def log() -> None:
-            self.append(queue_drained(*key, left), answer)
+            if self._draining.get(key) is waiters:
+                self.append(queue_drained(*key, left), answer)
 
         log()
 

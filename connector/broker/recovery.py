@@ -27,6 +27,8 @@ WITHHELD = "withheld"
 RETENTION = "retention"
 #: How long another connector that reads a queue may take to find that it moves; then what was published here is stored.
 VERDICT_S = 1.0
+#: What could not be logged is tried again after this.
+RETIRED_RETRY_S = 0.5
 
 
 class Around(Protocol):
@@ -312,4 +314,18 @@ class Recovery:
         if source.generation and is_empty and source in queue.older and lease.counts.is_empty:
             queue.older.remove(source)
             self._around.remove_source(source)
-            self._around.append(queue_retired(queue.record.vhost, queue.name, source.generation), lambda _result: None)
+            self._log_retired(queue, source.generation)
+
+    def _log_retired(self, queue: StoredQueue, number: int) -> None:
+        """Try until it is known, or somebody looks at that generation again; to tell it twice changes nothing."""
+
+        def answer(result: object) -> None:
+            if isinstance(result, Exception):
+                self._around.call_later(RETIRED_RETRY_S, again)
+
+        def again() -> None:
+            is_known = number not in queue.record.generations.order
+            if not (is_known or queue.is_deleted) and queue.is_owned and queue.source_of(number) is None:
+                self._log_retired(queue, number)
+
+        self._around.append(queue_retired(queue.record.vhost, queue.name, number), answer)

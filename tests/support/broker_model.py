@@ -212,6 +212,11 @@ class BrokerModel:
             self.log.append(data)
             self._apply(len(self.log), data)
 
+    @property
+    def told(self) -> list[str]:
+        """Types of the events that wait for the log."""
+        return [event["type"] for _, data in self.waiting_log if (event := decode_event(data))]
+
     def refuse_log(self, error: Exception) -> None:
         """The log does not take what waits."""
         waiting, self.waiting_log = self.waiting_log, []

@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 
 from connector.broker.backlog import AWAY_S, PURGE_PATIENCE_S
+from connector.broker.broker import LEFTOVER_RETRY_S
 from connector.broker.generations import Generations, queue_rescued, unpack_generations
 from connector.broker.message import Message
-from connector.broker.ports import Unavailable
+from connector.broker.ports import TimedOut, Unavailable
+from connector.broker.requests import QueueDeclare
 from connector.broker.vhost import UNUSED_RETRY_S
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 from tests.support.fake_kubemq import FakeTransaction
@@ -299,3 +301,41 @@ def test_generations_of_an_earlier_version_can_be_read() -> None:
     packed = {**Generations().pack(), "left": {"0": [3, [1, 2]]}}
     left = unpack_generations(packed).left[0]
     assert (left.withheld, left.copied, left.upto, left.unreadable) == (3, [1, 2], 0, 1)
+
+
+# --------------------------------------------------------------------------------------------- told twice
+def _drained_unheard(model: BrokerModel) -> bytes:
+    """A deleted queue is empty, and nobody knows whether the log has taken that; the event."""
+    model.declare("q", durable=True)
+    model.hold_log = True
+    model.start(model.vhost.delete_queue, "q", None, False, False)
+    model.answer_log()
+    model.settle()
+    assert model.told == ["queue.drained"]
+    ((_, event),) = model.waiting_log
+    model.refuse_log(TimedOut("no answer"))
+    return event
+
+
+def test_that_a_deleted_queue_is_empty_is_told_again(model: BrokerModel) -> None:
+    _drained_unheard(model)
+    model.settle(2 * LEFTOVER_RETRY_S)
+    assert model.told == ["queue.drained"]
+    model.hold_log = False
+    assert model.declare("q", durable=True).value.name == "q"
+
+
+def test_that_a_deleted_queue_was_empty_does_not_end_the_next_deletion(model: BrokerModel) -> None:
+    """It came back after all: what is told again would be taken for the next one of this name."""
+    model.log.append(_drained_unheard(model))
+    model._apply(len(model.log), model.log[-1])
+    model.start(model.vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    model.answer_log()
+    model.publish("", "q", b"1")
+    model.start(model.vhost.delete_queue, "q", None, False, False)
+    model.answer_log(1)
+    model.tick(2 * LEFTOVER_RETRY_S)
+    assert model.told == [], "it is not empty yet"
+    assert list(model.broker.topology.undrained) == [("default", "q")]
+    model.settle()
+    assert (model.told, model.stored("q")) == (["queue.drained"], [])
