@@ -121,9 +121,10 @@ async def _to_be_told(log: KubeMQTopologyLog, freed: set[str], not_free: set[str
     for sequence, event in later:
         topology.apply(sequence, event)
     told = []
-    for key, record in topology.queues.items():
-        channels = {names.kubemq_channel(*key, number) for number in record.generations.order}
-        is_known = any(each.withheld for each in record.generations.left.values())
-        if (is_known or (record.generations.moving and channels & freed)) and not channels & not_free:
+    of_queues = {key: record.generations for key, record in topology.queues.items()}
+    for key, generations in {**topology.left, **of_queues}.items():
+        channels = {names.kubemq_channel(*key, number) for number in generations.order}
+        is_known = any(each.withheld for each in generations.left.values())
+        if (is_known or (generations.moving and channels & freed)) and not channels & not_free:
             told.append(key)
     return told

@@ -511,7 +511,7 @@ class Broker(Census, Observer):
 
         def log() -> None:
             if self._draining.get(key) is waiters:
-                self.append(queue_drained(*key, left), answer)
+                self.append(queue_drained(*key, left, self.recovery.server_time), answer)
 
         log()
 

@@ -148,7 +148,7 @@ def _is_undrained(value: Any) -> bool:
 
 
 def _is_left(value: Any) -> bool:
-    """By generation: withheld, copied Sequences, and in later versions a deleted queue's last Sequence and count."""
+    """By generation: withheld, copied Sequences, and in one version a deleted queue's last Sequence and count."""
     copied = _list_of(_is_count)
     first, later = _by_generation(_is_count, copied), _by_generation(_is_count, copied, _is_count, _is_count)
     return isinstance(value, dict) and all(
@@ -161,6 +161,7 @@ _GENERATIONS: dict[str, Check] = {
     "last": _is_generation,
     "moving": _by_generation(_is_generation, _is_text, _is_flag),
     "left": _is_left,
+    "ends?": _by_generation(_is_count, _is_count, _is_count),
 }
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
 _BINDING: dict[str, Check] = {
@@ -183,7 +184,7 @@ SHAPES: dict[str, dict[str, Check]] = {
         "generations?": _is_generations,
     },
     "queue.deleted": {**_NAMED, "queue_id?": _is_count},
-    "queue.drained": {**_NAMED, "left?": _by_generation(_is_count, _is_count)},
+    "queue.drained": {**_NAMED, "left?": _by_generation(_is_count, _is_count), "known_at?": _is_count},
     "queue.moving": {**_NAMED, "source": _is_generation, "generation": _is_generation, "reason": _is_text},
     "queue.moved": {
         **_NAMED,
@@ -191,6 +192,8 @@ SHAPES: dict[str, dict[str, Check]] = {
         "generation": _is_generation,
         "withheld": _is_count,
         "copied": _list_of(_is_count),
+        "upto?": _is_count,
+        "known_at?": _is_count,
     },
     "queue.retired": {**_NAMED, "generation": _is_generation},
     "queue.rescued": _NAMED,

@@ -8,7 +8,7 @@ oldest; a move is recorded when it begins and when it is done.  Pure; the fold i
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,12 +17,15 @@ class Left:
     """What is in a generation and does not count: messages that nobody can read, and Sequences that live on elsewhere.
 
     Up to the Sequence ``upto`` it is a deleted queue's, which had this name before: ``outlived`` of what is withheld.
+    ``known_at`` is the server's time in seconds since the epoch, 0 when it is not known: what is stored later is not
+    among it.
     """
 
     withheld: int = 0
     copied: list[int] = field(default_factory=list)
     upto: int = 0
     outlived: int = 0
+    known_at: int = 0
 
     @property
     def unreadable(self) -> int:
@@ -77,19 +80,22 @@ class Generations:
         self.moving[source] = Moving(generation, reason)
         return True
 
-    def finish(self, source: int, generation: int, withheld: int, copied: list[int]) -> bool:
-        """The move is done; False when there is no such move."""
+    def finish(self, source: int, generation: int, left: Left) -> bool:
+        """The move is done, and leaves this; False when there is no such move."""
         moving = self.moving.get(source)
         if moving is None or moving.target != generation:
             return False
         del self.moving[source]
-        before = self.left.get(source)
-        known = set(before.copied) if before else set()
-        left = self.left[source] = before or Left()
-        left.withheld, left.copied = 0 if moving.is_rescued else withheld, sorted(known.union(copied))
+        before = self.left.get(source, Left())
+        if not left.known_at:  # an older version tells of what is new alone
+            left.copied, left.upto = sorted({*before.copied, *left.copied}), before.upto
+        if moving.is_rescued:
+            left.withheld = 0
+        left.outlived = min(before.outlived, left.withheld) if left.upto else 0
+        self.left[source] = left
         return True
 
-    def outlive(self, left: dict[str, list[int]]) -> None:
+    def outlive(self, left: dict[str, list[int]], known_at: int = 0) -> None:
         """The queue is deleted and could not be emptied; the next one of its name begins with what it leaves behind.
 
         ``left``: (withheld, last Sequence) by generation.  What a dead server's self takes messages from is not written
@@ -97,7 +103,7 @@ class Generations:
         """
         for number, (withheld, upto) in left.items():
             copied = self.left[int(number)].copied if int(number) in self.left else []
-            self.left[int(number)] = Left(withheld, copied, upto, withheld)
+            self.left[int(number)] = Left(withheld, copied, upto, withheld, known_at)
         if self.current in self.left and self.left[self.current].withheld:
             self.last += 1
             self.order.append(self.last)
@@ -125,14 +131,15 @@ class Generations:
         return withheld > 0 or bool(self.moving)
 
     def pack(self) -> dict[str, Any]:
-        """As part of a snapshot."""
+        """As part of a snapshot; versions that know no ``ends`` read the rest."""
         return {
             "order": self.order,
             "last": self.last,
             "moving": {
                 str(number): [moving.target, moving.reason, moving.is_rescued] for number, moving in self.moving.items()
             },
-            "left": {str(number): list(astuple(left)) for number, left in self.left.items()},
+            "left": {str(number): [left.withheld, left.copied] for number, left in self.left.items()},
+            "ends": {str(number): [left.upto, left.outlived, left.known_at] for number, left in self.left.items()},
         }
 
 
@@ -140,11 +147,12 @@ def unpack_generations(packed: dict[str, Any] | None) -> Generations:
     """The reverse of ``Generations.pack``; of nothing: a queue that never moved."""
     if packed is None:
         return Generations()
+    ends = packed.get("ends", {})
     return Generations(
         list(packed["order"]),
         packed["last"],
         {int(number): Moving(*moving) for number, moving in packed["moving"].items()},
-        {int(number): Left(*left) for number, left in packed["left"].items()},
+        {int(number): Left(*left, *ends.get(number, ())) for number, left in packed["left"].items()},
     )
 
 
@@ -160,22 +168,18 @@ def queue_moving(vhost: str, name: str, source: int, generation: int, reason: st
     }
 
 
-def queue_moved(
-    vhost: str, name: str, source: int, generation: int, withheld: int, copied: list[int]
-) -> dict[str, Any]:
-    """The event after it: all of ``source`` that can be read is in ``generation``.
-
-    ``withheld`` messages stay unreadable in the one before; those with the Sequences ``copied`` are stored again.
-    """
-    return {
+def queue_moved(vhost: str, name: str, source: int, generation: int, left: Left) -> dict[str, Any]:
+    """The event after it: all of ``source`` that can be read is in ``generation``."""
+    event = {
         "type": "queue.moved",
         "vhost": vhost,
         "name": name,
         "source": source,
         "generation": generation,
-        "withheld": withheld,
-        "copied": copied,
+        "withheld": left.withheld,
+        "copied": left.copied,
     }
+    return {**event, "upto": left.upto, "known_at": left.known_at} if left.known_at else event
 
 
 def queue_retired(vhost: str, name: str, generation: int) -> dict[str, Any]:
@@ -183,10 +187,10 @@ def queue_retired(vhost: str, name: str, generation: int) -> dict[str, Any]:
     return {"type": "queue.retired", "vhost": vhost, "name": name, "generation": generation}
 
 
-def queue_drained(vhost: str, name: str, left: dict[str, list[int]]) -> dict[str, Any]:
+def queue_drained(vhost: str, name: str, left: dict[str, list[int]], known_at: int = 0) -> dict[str, Any]:
     """A deleted queue is empty, but for what could not be had (``Generations.outlive``)."""
     event: dict[str, Any] = {"type": "queue.drained", "vhost": vhost, "name": name}
-    return {**event, "left": left} if left else event
+    return {**event, "left": left, "known_at": known_at} if left else event
 
 
 def queue_rescued(vhost: str, name: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from connector.broker.acknowledged import Acknowledged, Repeated
 from connector.broker.adoption import Adopted
 from connector.broker.backlog import NEVER, Backlog
 from connector.broker.early import Early
+from connector.broker.left_behind import LeftBehind
 from connector.broker.line import Line
 from connector.broker.outbox import HEADER_FACTOR
 from connector.broker.proofs import Proofs
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from connector.broker.message import Message
-    from connector.broker.ports import ChannelInfo
+    from connector.broker.ports import Answer, ChannelInfo
 
 #: What a message costs KubeMQ's memory and an answer beside body and header (measured with 100 B bodies).
 MESSAGE_BYTES = 512
@@ -62,9 +63,7 @@ class Holdings:
         self.departed: dict[tuple[int, str], Message] = {}
         self.adopted = Adopted()
         self.early = Early(self.adopted, now)
-        self.copied: set[int] = set()  #: Sequences that live on in a later generation: dropped when they appear
-        self.outlived_upto = 0  #: up to this one messages are a deleted queue's: dropped as well
-        self.outlived_count = 0  #: so many of those are withheld
+        self.left = LeftBehind()  #: dropped when it appears
         self.was_in_doubt = False  #: the queue was deleted before it was known whether something is withheld
         self.counts = Backlog()
         self.line = Line()
@@ -116,7 +115,7 @@ class Holdings:
     @property
     def unreadable_count(self) -> int:
         """Withheld by the server, not known from memory either, and missed by somebody."""
-        return max(0, self.counts.withheld - len(self.copied) - self.outlived_count)
+        return self.left.missed_of(self.counts.withheld)
 
     def note_oldest(self, since: float) -> None:
         """An answer has told when its first message was stored (monotonic seconds)."""
@@ -407,7 +406,7 @@ class Holdings:
         if message.message_id in self.adopted.returned:
             self._return(sequence, message, is_purged)
             return True
-        if self._lives_elsewhere(sequence):
+        if sequence in self.left:
             self._add_settled(sequence, message)
             return True
         if self._may_be_inherited(sequence) and is_ours(message.message_id):  # natives may use an id twice
@@ -429,15 +428,17 @@ class Holdings:
     def _start_over(self) -> None:
         """The channel was made anew: what is known of its Sequences is of another one."""
         self.counts.highest_read = self.highest_delivered = 0
-        self.redelivered_upto = self.early_upto = self.outlived_upto = 0
+        self.redelivered_upto = self.early_upto = self.counts.withheld = 0
+        self.left.clear()
         self.line.start(0, 0)
         self._unseen.clear()
         self._failed.clear()
-        self.copied.clear()
 
-    def _lives_elsewhere(self, sequence: int) -> bool:
-        """Whether a message is in a later generation, or was a deleted queue's."""
-        return sequence in self.copied or sequence <= self.outlived_upto
+    def check_left(self, answer: Answer) -> None:
+        """A channel that was made anew has nothing of what was left in the one before."""
+        if self.left.known_at and self.left.is_over(answer):
+            self.left.clear()
+            self.counts.withheld = 0
 
     def _return(self, sequence: int, message: Message, is_purged: bool) -> None:
         """It was put back before it was read; purged only if that was before the purge."""
@@ -471,7 +472,7 @@ class Holdings:
             mine = pile.get(sequence)
             if mine is not None and mine.message_id == message_id:
                 return False
-        if self._lives_elsewhere(sequence) or self._acknowledged.knows(sequence, message_id):
+        if sequence in self.left or self._acknowledged.knows(sequence, message_id):
             return False
         if (sequence, message_id) in self.departed:
             return False

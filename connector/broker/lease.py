@@ -177,7 +177,7 @@ class Lease(Holdings):
         foreign subscribers has changed (point 11).
         """
         counts = self.counts
-        if last_sequence is not None and last_sequence < max(began.highest, self.outlived_upto):
+        if last_sequence is not None and last_sequence < max(began.highest, self.left.upto):
             self._start_over()
         if self.may_withhold and counts.known_at == NEVER and waiting > counts.withheld:
             self.is_doubtful = True
@@ -499,6 +499,7 @@ class Lease(Holdings):
         messages = answer.messages
         self.get_count += 1
         self.transaction_id = answer.transaction_id
+        self.check_left(answer)
         self._peeks = 0
         is_proven = self.on_proof(answer.failed_acks)
         read_count = self.counts.read_count

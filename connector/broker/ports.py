@@ -82,14 +82,15 @@ EMBEDDED = "-embedded"
 
 
 class ServerInfo:
-    """What Ping says: host, version and the server's start time (seconds since the epoch)."""
+    """What Ping says: host, version, the server's start time and its clock (seconds since the epoch; 0: not told)."""
 
-    __slots__ = ("host", "start_time", "version")
+    __slots__ = ("host", "now", "start_time", "version")
 
-    def __init__(self, host: str, version: str, start_time: int) -> None:
+    def __init__(self, host: str, version: str, start_time: int, now: int = 0) -> None:
         self.host = host
         self.version = version
         self.start_time = start_time
+        self.now = now
 
     @property
     def is_embedded(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connector.broker.backlog import NEVER
-from connector.broker.generations import queue_moved, queue_moving, queue_retired, server_started
+from connector.broker.generations import Left, queue_moved, queue_moving, queue_retired, server_started
 from connector.broker.move import Move
 from mapping import names
 
@@ -36,6 +36,7 @@ class Around(Protocol):
 
     topology: Topology
     is_loaded: bool
+    clock: Callable[[], float]
 
     def append(self, event: dict[str, Any], done: Done) -> None:
         """Write to the topology log."""
@@ -65,6 +66,7 @@ class Recovery:
     def __init__(self, around: Around) -> None:
         self._around = around
         self._server_start = 0
+        self._clock_offset_s = 0.0
         self._is_embedded = False
         self._is_logging = False
         self._blocking: Source | None = None
@@ -74,11 +76,17 @@ class Recovery:
 
     def on_server(self, server: ServerInfo) -> None:
         """KubeMQ has answered a Ping."""
+        self._clock_offset_s = server.now - self._around.clock() if server.now else 0.0
         if server.start_time != self._server_start:
             self._server_start = server.start_time
             self._is_embedded = server.is_embedded
             if self._around.is_loaded:
                 self.check_server()
+
+    @property
+    def server_time(self) -> int:
+        """What KubeMQ's clock says, in seconds since the epoch; 0 when that is not known."""
+        return int(self._clock_offset_s + self._around.clock()) if self._clock_offset_s else 0
 
     def check_server(self, *, is_first: bool = False) -> None:
         """Doubt every queue when the server is not the one that all queues were last looked at on.
@@ -191,9 +199,10 @@ class Recovery:
     def moved_event(self, move: Move, waiting: int) -> dict[str, Any]:
         """The event that ends it; so many messages are still in the old channel."""
         record, source = move.old.queue.record, move.old
-        return queue_moved(
-            record.vhost, record.name, source.generation, move.target.generation, waiting, move.left_behind()
-        )
+        before = source.lease.left
+        left = Left(waiting, sorted(before.copied.union(move.left_behind())), before.outlived_upto)
+        left.known_at = self.server_time
+        return queue_moved(record.vhost, record.name, source.generation, move.target.generation, left)
 
     def on_moving(self, queue: StoredQueue, number: int) -> None:
         """A move has begun, here or elsewhere: what is published goes behind the copies from here on."""
@@ -265,8 +274,7 @@ class Recovery:
         left = queue.record.generations.left.get(source.generation)
         if left is not None:
             source.lease.counts.withheld = left.withheld
-            source.lease.copied.update(left.copied)
-            source.lease.outlived_upto, source.lease.outlived_count = left.upto, left.outlived
+            source.lease.left.note(left)
             source.lease.may_withhold = left.withheld > 0 or not left.upto  # should a Get be short, it is looked at
 
     def abandon(self, source: Source) -> None:
@@ -279,7 +287,7 @@ class Recovery:
     def on_rescued(self, queue: StoredQueue) -> None:
         """What was withheld may be read now."""
         for source in queue.sources:
-            source.lease.counts.withheld = source.lease.outlived_count = 0
+            source.lease.counts.withheld = source.lease.left.outlived_count = 0
             source.rescue_count += 1
         self._around.report("withheld messages are free again", queue=queue.name, vhost=queue.record.vhost)
         self._around.mark_dirty(queue)

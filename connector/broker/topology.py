@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from connector.amqp.wire import read_table, write_table
 from connector.broker.event_shapes import is_entry, is_well_formed
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
-from connector.broker.generations import Generations, unpack_generations
+from connector.broker.generations import Generations, Left, unpack_generations
 from connector.broker.members import Member, Members
 
 if TYPE_CHECKING:
@@ -298,9 +298,8 @@ class Topology:
 
     def _queue_moved(self, _sequence: int, event: dict[str, Any]) -> bool:
         record = self.queues.get((event["vhost"], event["name"]))
-        if record is None or not record.generations.finish(
-            event["source"], event["generation"], event["withheld"], event["copied"]
-        ):
+        left = Left(event["withheld"], event["copied"], event.get("upto", 0), known_at=event.get("known_at", 0))
+        if record is None or not record.generations.finish(event["source"], event["generation"], left):
             return False
         self._observer.on_queue_moved(record, event["source"])
         return True
@@ -310,8 +309,11 @@ class Topology:
         return record is not None and record.generations.retire(event["generation"])
 
     def _queue_rescued(self, _sequence: int, event: dict[str, Any]) -> bool:
-        record = self.queues.get((event["vhost"], event["name"]))
-        if record is None or not record.generations.rescue():
+        key = (event["vhost"], event["name"])
+        record = self.queues.get(key)
+        if record is None:  # the next one of its name begins with what is left
+            return key in self.left and self.left[key].rescue()
+        if not record.generations.rescue():
             return False
         self._observer.on_queue_rescued(record)
         return True
@@ -326,7 +328,7 @@ class Topology:
             return False
         del self.undrained[key]
         if event.get("left"):
-            self.left.setdefault(key, Generations()).outlive(event["left"])
+            self.left.setdefault(key, Generations()).outlive(event["left"], event.get("known_at", 0))
         self._observer.on_queue_drained(*key)
         return True
 
@@ -465,6 +467,7 @@ class Topology:
             self.undrained[vhost, name] = drainer[0] if drainer else ""
         for vhost, name, packed in entries["left"]:
             self.left[vhost, name] = unpack_generations(packed)
+            self.left[vhost, name].moving.clear()  # an older version kept the moves of a deleted queue
         self.server_start = event.get("server_start", 0)
         self.members.load({**event, "claims": entries["claims"]})
         self.version = event["upto"]

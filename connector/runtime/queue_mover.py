@@ -182,6 +182,7 @@ class QueueMover:
             raise StoreError(answer.error)
         if not self._lease.on_proof(answer.failed_acks):
             raise StoreError("an acknowledgement was refused")
+        self._lease.check_left(answer)
         self._lease.note_sizes(answer.messages)
         if answer.messages:
             self._highest_read = max(self._highest_read, answer.messages[-1].sequence)

@@ -12,7 +12,7 @@ from connector.amqp.wire import Table
 from connector.broker import snapshots
 from connector.broker.event_shapes import SHAPES
 from connector.broker.exchanges.binding import EXCHANGE, QUEUE, BindingKey, Kind
-from connector.broker.generations import queue_moved, queue_moving, queue_rescued, queue_retired, server_started
+from connector.broker.generations import Left, queue_moved, queue_moving, queue_rescued, queue_retired, server_started
 from connector.broker.members import member_checked, member_joined, member_left, queue_claimed, queue_given
 from connector.broker.topology import (
     HANDLED_TYPES,
@@ -255,7 +255,7 @@ values = st.recursive(
 
 _OTHERS = (
     queue_moving("default", "q", 0, 1, "why"),
-    queue_moved("default", "q", 0, 1, 0, []),
+    queue_moved("default", "q", 0, 1, Left(0, [1], 2, 0, 3)),
     queue_retired("default", "q", 1),
     queue_rescued("default", "q"),
     server_started(1),

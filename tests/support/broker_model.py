@@ -149,6 +149,8 @@ class BrokerModel:
             for stream in list(self.store.streams):
                 stream.cancel()
         self.broker = Broker(Settings(memory_limit_bytes, vhosts), lambda: self.now, self)
+        if self.store.now:
+            self.broker.recovery.on_server(self.store.server)
         for sequence, data in enumerate(self.log, 1):
             self._apply(sequence, data)
         self.broker.on_loaded()
@@ -243,7 +245,7 @@ class BrokerModel:
             while batch := outbox.take():
                 if not error:
                     for submission in batch:
-                        self.store.channel(submission.kubemq_channel).append(submission.message)
+                        self.store.channel(submission.kubemq_channel).append(submission.message, self.store.now)
                 on_results(batch, [error] * len(batch))
 
     def _count(self) -> None:

@@ -34,12 +34,13 @@ async def no_pause(_point: str) -> None:
 
 
 class Stored:
-    """One stored message; ``expired``: a native one whose time is over, which the next Get drops."""
+    """One stored message, and when; ``expired``: a native one whose time is over, which the next Get drops."""
 
-    __slots__ = ("expired", "message")
+    __slots__ = ("at", "expired", "message")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, at: float = 0.0) -> None:
         self.message = message
+        self.at = at
         self.expired = False
 
     def read(self) -> Message:
@@ -91,13 +92,13 @@ class FakeChannel:
         self._began_with = 0
         self.out_of_turn = 0  #: the next Get begins with what comes after so many, if enough is there
 
-    def append(self, message: Message) -> int:
+    def append(self, message: Message, at: float = 0.0) -> int:
         """Store a copy at the tail; returns its Sequence."""
         self.last_sequence += 1
         copy = Stored(message).read()
         copy.sequence = self.last_sequence
         copy.kubemq_channel = self.name
-        self.stored[copy.sequence] = Stored(copy)
+        self.stored[copy.sequence] = Stored(copy, at)
         self.fill()
         return copy.sequence
 
@@ -212,7 +213,8 @@ class FakeStream:
             self._drop()
             raise TooMuch(f"larger than max ({size} vs. {store.limit_bytes})")
         await self._answered("get answered")
-        return Answer(transaction.id, messages, "", self._take_failed())
+        oldest_at = channel.stored[messages[0].sequence].at if messages else 0.0
+        return Answer(transaction.id, messages, "", self._take_failed(), oldest_at)
 
     async def ack_range(self, transaction_id: str, sequences: list[int]) -> int:
         """See ``ports``."""
@@ -360,7 +362,7 @@ class FakeLane:
         for outgoing in batch:
             error = self._store.refuse(outgoing)
             if not error:
-                self._store.channel(outgoing.kubemq_channel).append(outgoing.message)
+                self._store.channel(outgoing.kubemq_channel).append(outgoing.message, self._store.now)
             results.append(error)
         return results
 
@@ -391,6 +393,7 @@ class FakeKubeMQ:
         self.is_up = True
         self.limit_bytes = 100_000_000
         self.start_time = 1
+        self.now = 0  #: what its clock says; 0 when it does not tell
         self.zombies: list[FakeTransaction] = []
         self.get_error = self.send_error = ""
         self.refuse: Callable[[Outgoing], str] = lambda _outgoing: ""
@@ -430,11 +433,16 @@ class FakeKubeMQ:
         self._check()
         return rows
 
+    @property
+    def server(self) -> ServerInfo:
+        """What a Ping says."""
+        return ServerInfo("fake", "v0", self.start_time, self.now)
+
     async def ping(self) -> ServerInfo:
         """See ``ports``."""
         await self.pause("ping")
         self._check()
-        return ServerInfo("fake", "v0", self.start_time)
+        return self.server
 
     def _check(self) -> None:
         if not self.is_up:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connector import rescue
-from connector.broker.generations import queue_moved, queue_moving, queue_rescued
+from connector.broker.generations import Left, queue_moved, queue_moving, queue_rescued
 from connector.broker.topology import QueueRecord, decode_event, encode_event, queue_declared
 from connector.config import Config
 from tests.support.fake_kubemq import FakeTopologyLog
@@ -65,7 +65,7 @@ def withheld(queue: str, count: int) -> tuple[dict[str, Any], ...]:
     return (
         queue_declared(QueueRecord("default", queue, durable=True)),
         queue_moving("default", queue, 0, 1, "withheld"),
-        queue_moved("default", queue, 0, 1, count, []),
+        queue_moved("default", queue, 0, 1, Left(count)),
     )
 
 

@@ -242,7 +242,8 @@ class KubeMQClient:
             result = await self._unary("Ping", pb.Empty(), pb.PingResult, timeout_s)
         except grpc.aio.AioRpcError as error:
             raise store_error(error) from error
-        return ServerInfo(result.Host, result.Version, result.ServerStartTime)
+        now = result.ServerStartTime + result.ServerUpTimeSeconds
+        return ServerInfo(result.Host, result.Version, result.ServerStartTime, now)
 
     async def _unary(self, name: str, request: Any, response_class: Any, timeout_s: float) -> Any:
         call = self._channel().unary_unary(

@@ -10,10 +10,11 @@ import pytest
 
 from connector.broker.backlog import AWAY_S, PURGE_PATIENCE_S
 from connector.broker.broker import LEFTOVER_RETRY_S
-from connector.broker.generations import Generations, queue_rescued, unpack_generations
+from connector.broker.generations import Generations, Left, Moving, queue_rescued, unpack_generations
 from connector.broker.message import Message
 from connector.broker.ports import TimedOut, Unavailable
 from connector.broker.requests import QueueDeclare
+from connector.broker.topology import Observer, Topology
 from connector.broker.vhost import UNUSED_RETRY_S
 from tests.support.broker_model import Answer, BrokerModel, Consumer, Publisher
 from tests.support.fake_kubemq import FakeTransaction
@@ -297,10 +298,81 @@ def test_a_channel_that_was_made_anew_has_nothing_of_a_deleted_queue(model: Brok
     assert model.consume("q").bodies == [b"new"]
 
 
+@pytest.mark.parametrize("has_restarted", [False, True])
+def test_what_is_stored_in_a_channel_made_anew_is_there(model: BrokerModel, has_restarted: bool) -> None:
+    """KubeMQ deletes an idle channel; what is stored then gets the Sequences of a deleted queue's messages again."""
+    store = model.store
+    store.now = 1_000_000
+    model = BrokerModel(model)
+    other = _held_by_another(model, 5, 2)
+    model.delete("q")
+    model.settle(LONG_S)
+    other.close()
+    assert model.declare("q", durable=True).is_there
+    model.settle(LONG_S)
+    store.channel("amqp.default.q").start_over()
+    store.now += 86_400
+    model.count_is_late = True  # all of it is stored before the next count
+    receipt = Publisher()
+    model.publish("", "q", *[b"%d" % number for number in range(8)], receipt=receipt)
+    assert len(receipt.stored) == 8
+    model.count_is_late = False
+    if has_restarted:
+        model = BrokerModel(model)
+    assert model.consume("q").bodies == [b"%d" % number for number in range(8)]
+
+
 def test_generations_of_an_earlier_version_can_be_read() -> None:
-    packed = {**Generations().pack(), "left": {"0": [3, [1, 2]]}}
-    left = unpack_generations(packed).left[0]
-    assert (left.withheld, left.copied, left.upto, left.unreadable) == (3, [1, 2], 0, 1)
+    packed = {**Generations().pack(), "left": {"0": [3, [1, 2]], "1": [5, [], 9, 4]}}
+    del packed["ends"]
+    left = unpack_generations(packed).left
+    assert left == {0: Left(3, [1, 2]), 1: Left(5, [], 9, 4)}
+    assert [each.unreadable for each in left.values()] == [1, 1]
+
+
+def test_generations_can_be_read_by_an_earlier_version() -> None:
+    generations = Generations(left={0: Left(3, [1, 2], 7, 1, 1_000)})
+    packed = generations.pack()
+    assert packed["left"] == {"0": [3, [1, 2]]}
+    assert unpack_generations(packed) == generations
+
+
+def test_what_a_move_leaves_takes_the_place_of_what_was_left_before() -> None:
+    generations = Generations(left={0: Left(3, [1, 2], 7, 3, 1_000)}, moving={0: Moving(1, "why")})
+    assert generations.finish(0, 1, Left(2, [4], 0, known_at=9_000))  # the channel was made anew meanwhile
+    assert generations.left == {0: Left(2, [4], 0, 0, 9_000)}
+    generations.moving[0] = Moving(1, "why")
+    assert generations.finish(0, 1, Left(5, [6]))  # told by an earlier version
+    assert generations.left == {0: Left(5, [4, 6])}
+
+
+@pytest.mark.parametrize("is_left_in", [False, True])
+def test_what_is_rescued_before_a_queue_is_declared_again_is_known(model: BrokerModel, is_left_in: bool) -> None:
+    other = _held_by_another(model, 5, 5)
+    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
+    model.delete("q")
+    model.settle(LONG_S)
+    other.close()
+    model.apply_foreign(queue_rescued("default", "q"))
+    if is_left_in:
+        model = BrokerModel(model)
+    model.declare("q", durable=True)
+    consumer = model.consume("q")
+    model.settle(LONG_S)
+    channel = model.store.channel("amqp.default.q")
+    for number in range(3):
+        channel.append(Message("", "q", b"\0\0", b"native", f"native-{number}"))
+    model.settle(LONG_S)
+    assert consumer.bodies == [b"native"] * 3
+    assert model.stored_queue("q").unreadable_count == 0
+
+
+def test_moves_of_a_deleted_queue_in_a_snapshot_of_an_earlier_version_are_over() -> None:
+    topology, generations = Topology(Observer()), Generations()
+    generations.begin(0, 1, "why")
+    snapshot = {**topology.snapshot_event(), "left": [["default", "q", generations.pack()]]}
+    topology.load_snapshot(snapshot)
+    assert topology.left["default", "q"] == Generations([0, 1, 2], 2)
 
 
 # --------------------------------------------------------------------------------------------- told twice

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from connector.broker import streams
-from connector.broker.generations import queue_moving, queue_rescued
+from connector.broker.generations import Left, queue_moving, queue_rescued
 from connector.broker.message import Message
 from connector.broker.ports import Answer
 from connector.broker.topology import encode_event, name_event
@@ -56,6 +56,25 @@ async def test_a_queue_moves_away_from_what_a_crashed_server_withholds(world: Ru
     await until(lambda: not world.stored(FIRST))
     generations = world.hub.broker.topology.queues["default", "q"].generations
     assert (generations.current, generations.moving) == (2, {})
+
+
+async def test_a_channel_made_anew_has_nothing_of_what_was_left_in_the_one_before(world: Running) -> None:
+    world.queue.lease.left.note(Left(0, [4], 3, 0, 1_000))
+    world.store.now = 100_000
+    await world.publish(6)
+    channel = world.store.channel(BASE)
+    dead = FakeTransaction("dead", channel, 1)
+    channel.open.append(dead)
+    channel.fill()
+    world.store.crash(withholds=False)
+    world.store.zombies.append(dead)
+    await world.ping()
+    await until(lambda: world.queue.kubemq_channel == SECOND and not world.queue.is_moving)
+    consumer = world.consume(5)
+    await world.ack_all(consumer, 5)
+    assert sorted(int(body) for body, _ in consumer.seen) == list(range(2, 7))
+    left = world.hub.broker.topology.queues["default", "q"].generations.left[0]
+    assert left == Left(1, [], 0, 0, 100_000)
 
 
 async def test_what_is_withheld_is_counted_and_comes_back_after_a_rescue(world: Running) -> None:
