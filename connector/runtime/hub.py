@@ -344,7 +344,7 @@ class Hub:
             self.departed.on_tick(now)
             self._check_held()
             for writer in self.writers:
-                writer.check_held(now)
+                writer.check_deadlines(now)
             self.broker.expire_appends(now - self._declare_deadline_s)
             self.sync.appends.forget()
             self.settle()

@@ -56,7 +56,7 @@ class QueueWriter:
         self._lane: StoreLane | None = None
         self._pause_s = MIN_PAUSE_S
         self._deadline_s = deadline_s
-        self._waiting_since: float | None = None  # the oldest that could not be sent
+        self._waiting_since: float | None = None  # the oldest that waits, and since when it makes no progress
         self._held_since: dict[StoredQueue, float] = {}
         self._on_server = on_server
         self._outage = outage or Outage(counters, time.monotonic)
@@ -75,6 +75,7 @@ class QueueWriter:
 
     def wake(self) -> None:
         """The outbox is no longer empty."""
+        self._waiting_since = time.monotonic()
         self._wake.set()
 
     async def run(self) -> None:
@@ -83,6 +84,8 @@ class QueueWriter:
             while True:
                 if not len(self._outbox):
                     await self._wait()
+                    continue
+                if self._asks_first and not await self._is_answered():
                     continue
                 batch = self._outbox.take()
                 self.is_busy = bool(batch)
@@ -109,22 +112,28 @@ class QueueWriter:
             self._on_answer()
             self._settle()
 
+    async def _is_answered(self) -> bool:
+        """Ask; what waits stays in the outbox meanwhile, where its deadline is seen."""
+        try:
+            await self._ask()
+        except StoreError as error:
+            await self._on_loss(error, 0)
+            return False
+        return True
+
     async def _ask(self) -> None:
         """A restarted KubeMQ may withhold what is stored: who holds queues back is told before anything is sent.
 
-        Raises NotSent.
+        Raises StoreError.
         """
-        try:
-            server = await self._store.ping()
-        except StoreError as error:
-            raise NotSent(str(error)) from error
+        server = await self._store.ping()
         self._asks_first = False
         if self._on_server is not None:
             self._on_server(server)
 
     def _on_answer(self) -> None:
         self._pause_s = MIN_PAUSE_S
-        self._waiting_since = None
+        self._waiting_since = time.monotonic() if self._outbox else None
         if self.is_failing:
             self.is_failing = False
             self._on_link()
@@ -140,12 +149,8 @@ class QueueWriter:
         if self._lane is None:
             self._lane = self._store.open_lane()
         self._counters.kubemq_requests += 1
+        since = self._waiting_since
         try:
-            if self._asks_first:
-                await self._ask()
-                if any(submission.queue.is_held for submission in batch):
-                    self._outbox.keep(batch)
-                    return
             coming = announce(batch)
             try:
                 errors = await self._lane.send(batch)
@@ -155,8 +160,11 @@ class QueueWriter:
             self._tell(on_results, batch, [str(error)] * len(batch))
         except NotSent as error:
             self._outbox.keep(batch)
+            self._waiting_since = since
             await self._on_loss(error, 0)
         except StoreError as error:
+            if any(submission.receipt.retry for submission in batch):
+                self._waiting_since = since
             self._tell(on_unknown, self._outbox, batch, str(error))
             await self._on_loss(error, len(batch))
         else:
@@ -167,7 +175,10 @@ class QueueWriter:
         self._drop_lane()
         self._outage.on_loss("publishes", error, interrupted_count)
         self._asks_first = True
-        self._check_deadline()
+        if not self.is_failing:
+            self.is_failing = True
+            self._on_link()
+        self.check_deadlines(time.monotonic())
         self._settle()
         await self._pause()
 
@@ -183,27 +194,26 @@ class QueueWriter:
             self._counters.internal_errors += 1
             log.error("a result could not be told", exc_info=bug)
 
-    def _check_deadline(self) -> None:
-        """Refuse what waits, once the oldest has waited for the deadline; what comes later may wait as long."""
-        now = time.monotonic()
-        if not self.is_failing:
-            self.is_failing = True
-            self._on_link()
-        if self._waiting_since is None:
-            self._waiting_since = now if self._outbox else None
-        elif now - self._waiting_since >= self._deadline_s:
-            self._waiting_since = None
-            count = len(self._outbox)
-            for _ in range(count):
-                batch = self._outbox.take()
-                if not batch:
-                    break
-                self._refuse(batch)
-            for queue in self._outbox.held_queues:
-                self._refuse(self._outbox.take_held(queue))
+    def check_deadlines(self, now: float) -> None:
+        """Now and then: refuse what waits, once the oldest has waited for the deadline; what comes later may as long.
 
-    def check_held(self, now: float) -> None:
-        """Now and then: refuse what waits for queues that have been held for the deadline."""
+        So too, for each queue that is held, what waits for that.
+        """
+        since = self._waiting_since
+        if since is not None and now - since >= self._deadline_s:
+            self._waiting_since = None
+            self._refuse_all()
+        self._check_held(now)
+
+    def _refuse_all(self) -> None:
+        if not self._outbox:
+            return
+        while batch := self._outbox.take():
+            self._refuse(batch)
+        for queue in self._outbox.held_queues:
+            self._refuse(self._outbox.take_held(queue))
+
+    def _check_held(self, now: float) -> None:
         waiting = self._outbox.held_queues
         since = {queue: at for queue, at in self._held_since.items() if queue.is_held}
         for queue in waiting:

@@ -60,7 +60,9 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.is_up = True
-        self.pings = 0
+        self.pings = self.sent_count = 0
+        self.answer = asyncio.Event()
+        self.answer.set()
         self.error: Unavailable = Unavailable("down")
         self.on_check: Callable[[], None] = lambda: None
         self.messages: list[Message] = []
@@ -73,6 +75,8 @@ class FakeStore:
 
     async def send(self, batch: Sequence[Outgoing]) -> list[str]:
         self._check()
+        self.sent_count += 1
+        await self.answer.wait()
         self.messages += [outgoing.message for outgoing in batch]
         self.kubemq_channels += [outgoing.kubemq_channel for outgoing in batch]
         return [""] * len(batch)
@@ -192,6 +196,47 @@ async def test_each_is_held_for_the_deadline(lane: Lane, monkeypatch: pytest.Mon
     assert lane.writer.is_failing
 
 
+async def test_what_waits_behind_a_request_without_an_answer_is_refused_in_time(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen KubeMQ fails no request before its own deadline."""
+    now = 0.0
+    monkeypatch.setattr("connector.runtime.queue_writer.time", SimpleNamespace(monotonic=lambda: now))
+    lane.store.answer.clear()
+    lane.publish(1)
+    await until(lambda: lane.store.sent_count == 1)
+    now = 5.0
+    lane.publish(2)
+    for at, refused in ((34.9, []), (35.0, [2])):
+        now = at
+        lane.writer.check_deadlines(now)
+        assert lane.results.refused == refused
+    lane.publish(3)
+    now = 64.0
+    lane.store.answer.set()
+    await until(lambda: lane.results.stored == [1, 3])
+    lane.writer.check_deadlines(now)
+    assert lane.results.refused == [2]
+
+
+async def test_what_makes_progress_is_not_refused(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long something waits: the lane is never empty, but KubeMQ answers."""
+    now = 0.0
+    monkeypatch.setattr("connector.runtime.queue_writer.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("connector.broker.outbox.BATCH_COUNT", 1)
+    lane.store.answer.clear()
+    for token in (1, 2, 3):
+        lane.publish(token)
+    for count in (1, 2, 3):
+        await until(lambda: lane.store.sent_count == count)  # noqa: B023 # within the turn
+        now += 20.0
+        lane.writer.check_deadlines(now)
+        lane.store.answer.set()
+        lane.store.answer.clear()
+    await until(lambda: lane.results.stored == [1, 2, 3])
+    assert lane.results.refused == []
+
+
 async def tries(lane: Lane) -> None:
     """Let the lane look for KubeMQ, and once more, so that the first look's result is dealt with."""
     before = lane.store.pings
@@ -205,17 +250,17 @@ async def test_what_waits_for_a_held_queue_is_refused_after_the_deadline(lane: L
     lane.publish(1, held)
     await until(lambda: lane.outbox.aside_count == 1)
     for now, refused in ((100.0, []), (129.0, []), (130.0, [1])):
-        lane.writer.check_held(now)
+        lane.writer.check_deadlines(now)
         assert lane.results.refused == refused
     lane.publish(2, held)
     await until(lambda: lane.outbox.aside_count == 1)
-    lane.writer.check_held(131.0)
+    lane.writer.check_deadlines(131.0)
     assert lane.results.refused == [1, 2]
     assert (lane.outbox.size_bytes, lane.outbox.aside_count) == (0, 0)
     held.is_held = False
-    lane.writer.check_held(132.0)
+    lane.writer.check_deadlines(132.0)
     held.is_held = True
     lane.publish(3, held)
     await until(lambda: lane.outbox.aside_count == 1)
-    lane.writer.check_held(133.0)
+    lane.writer.check_deadlines(133.0)
     assert lane.results.refused == [1, 2]
