@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.broker.generations import queue_moved, queue_moving, queue_retired
+from connector.broker.generations import Left, queue_moved, queue_moving, queue_retired
 from connector.broker.message import Message
 from connector.broker.ports import Unavailable
 from connector.broker.recovery import RETIRED_RETRY_S
@@ -17,7 +17,7 @@ def model() -> BrokerModel:
     """The log does not answer, and an older channel of the queue has become empty."""
     first = BrokerModel()
     first.declare("q", durable=True)
-    for event in (queue_moving("default", "q", 0, 1, "retention"), queue_moved("default", "q", 0, 1, 0, [])):
+    for event in (queue_moving("default", "q", 0, 1, "retention"), queue_moved("default", "q", 0, 1, Left())):
         first.log.append(encode_event({"v": VERSION, "id": f"other.{len(first.log)}", "member": "other", **event}))
     message = Message("", "q", b"\0\0", b"1")
     message.message_id = "one"
