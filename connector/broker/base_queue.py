@@ -71,6 +71,9 @@ class Hub(Protocol):
     def when_told(self, done: Callable[[], None]) -> None:
         """Call ``done`` when the other connectors have told what they had stored until now, or after a short while."""
 
+    def when_others_stored(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when nothing that the other connectors have accepted for a deleted queue is on its way."""
+
     def on_consumers_changed(self, queue: Queue) -> None:
         """The queue has one consumer more here, or one less."""
 

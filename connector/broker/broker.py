@@ -14,9 +14,9 @@ from zlib import crc32
 from connector.broker.backlog import NEVER
 from connector.broker.census import Census
 from connector.broker.counters import Counters
+from connector.broker.drains import Drains
 from connector.broker.errors import Inequivalent, NotFound
 from connector.broker.event_shapes import is_well_formed
-from connector.broker.generations import Generations, queue_drained
 from connector.broker.group import Group
 from connector.broker.outbox import Outbox
 from connector.broker.ports import TimedOut
@@ -128,14 +128,13 @@ class Broker(Census, Observer):
         self._dirty: deque[Queue] = deque()
         self._event_no = 0
         self.appending: dict[str, tuple[Done, float]] = {}
-        self._draining: dict[tuple[str, str], list[Callable[[], None]]] = {}
-        self._drained_here: set[tuple[str, str]] = set()
         self.group: Group | None = None
         self._solo = Solo()
         self._loading: list[tuple[int, dict[str, Any]]] = []
         self._assembly = Assembly(keep=False)
         self.log_start = 0  # who reads the log from this Sequence on knows all; 0 before we know it ourselves
         self.recovery = Recovery(self)
+        self.drains = Drains(self)
         #: by the label of ``mapping.names``: "/", "" and "default" are one
         self.vhosts: dict[str, VirtualHost] = {}
         for name in (DEFAULT_VHOST, *settings.vhosts):
@@ -282,18 +281,6 @@ class Broker(Census, Observer):
         self.mark_dirty(queue)
         if queue.is_owned and (queue.consumers or seen is not None):
             self.refresh_counts(queue.credit_changed)
-
-    def look_for_drains(self) -> None:
-        """Deleted queues that are ours to empty, and are not being emptied by us yet."""
-        for key in list(self.topology.undrained):
-            self._draining.setdefault(key, [])
-            if self._is_drainer(key) and key not in self._drained_here:
-                queue = self.stored_queue(QueueRecord(*key, generations=self.topology.left.get(key) or Generations()))
-                queue.lease.was_in_doubt = True  # an earlier life may have known more
-                self.drain(queue)
-
-    def _is_drainer(self, key: tuple[str, str]) -> bool:
-        return self.group is None or self.topology.drainer_of(key) == self.group.me
 
     def report(self, what: str, **facts: Any) -> None:
         """See ``Hooks``."""
@@ -476,59 +463,34 @@ class Broker(Census, Observer):
     # ------------------------------------------------------------------ deleted queues
 
     def drain(self, queue: StoredQueue) -> None:
-        """Empty a deleted queue's channel, or wait for who does; until then the name cannot be declared again."""
-        key = (queue.record.vhost, queue.name)
-        waiters = self._draining.setdefault(key, [])
-        if not self._is_drainer(key):
-            queue.start_anew(queue.kubemq_channel)
-            queue.abandon()
-            self._forget(queue)
-            return
-        self._drained_here.add(key)
-        queue.is_owned = True
-        queue.close(lambda: self._on_drained(key, queue, waiters))
+        """See ``vhost_exchanges.Shared``."""
+        self.drains.begin(queue)
 
-    def _forget(self, queue: StoredQueue) -> None:
+    def look_for_drains(self) -> None:
+        """See ``group.Around``."""
+        self.drains.look()
+
+    def when_drained(self, vhost: str, name: str, done: Callable[[], None]) -> bool:
+        """See ``vhost_exchanges.Shared``."""
+        return self.drains.when_drained(vhost, name, done)
+
+    def on_queue_drained(self, vhost: str, name: str) -> None:
+        """See ``Observer``."""
+        self.drains.on_drained((vhost, name))
+
+    def when_others_stored(self, done: Callable[[], None]) -> None:
+        """See ``base_queue.Hub``."""
+        if self.group is None:
+            done()
+        else:
+            self.group.peers.when_applied(self.topology.version, done)
+
+    def forget(self, queue: StoredQueue) -> None:
+        """See ``drains.Around``."""
         self._hooks.stop_readers(queue)
         for source in queue.sources:
             self.remove_source(source)
         self._active.pop(queue, None)
-
-    def _on_drained(self, key: tuple[str, str], queue: StoredQueue, waiters: list[Callable[[], None]]) -> None:
-        """``waiters`` stand for this deletion: when they are gone it is known, and a later one is not ended by it."""
-        left = queue.remainder()
-        if left:
-            self.report("a deleted queue could not be emptied", queue=queue.name, vhost=key[0], left=left)
-            for source in queue.sources:
-                source.lease.leave()
-        self._forget(queue)
-
-        def answer(result: object) -> None:
-            if isinstance(result, Exception):
-                self._hooks.call_later(LEFTOVER_RETRY_S, log)
-            elif self._draining.get(key) is waiters:
-                self.on_queue_drained(*key)
-
-        def log() -> None:
-            if self._draining.get(key) is waiters:
-                self.append(queue_drained(*key, left, self.recovery.server_time), answer)
-
-        log()
-
-    def on_queue_drained(self, vhost: str, name: str) -> None:
-        """Whoever waits to declare a queue of this name may."""
-        key = (vhost, name)
-        self._drained_here.discard(key)
-        for done in self._draining.pop(key, []):
-            done()
-
-    def when_drained(self, vhost: str, name: str, done: Callable[[], None]) -> bool:
-        """False when no deleted queue of this name is being emptied; else ``done`` follows when it is empty."""
-        waiters = self._draining.get((vhost, name))
-        if waiters is None:
-            return False
-        waiters.append(done)
-        return True
 
     # ------------------------------------------------------------------ observer of the fold
 

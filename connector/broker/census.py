@@ -76,7 +76,7 @@ class Census:
 
     def sources(self) -> Iterator[Source]:
         """Every channel of every stored queue, of deleted ones that are being emptied too."""
-        return (source for group in self._by_reported_name.values() for source in group)
+        return iter([source for group in self._by_reported_name.values() for source in group])
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         """Every queue with a KubeMQ channel, deleted ones that are being emptied too."""
@@ -88,9 +88,12 @@ class Census:
 
     def remove_source(self, source: Source) -> None:
         """A channel is not counted any more."""
-        group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), [])
+        name = names.reported_name(source.kubemq_channel)
+        group = self._by_reported_name.get(name, [])
         if source in group:
             group.remove(source)
+        if not group:
+            self._by_reported_name.pop(name, None)
 
     def begin_snapshot(self) -> list[tuple[Source, Snapshot]]:
         """Note the counters of every lease that is not idle: a QueuesInfo call begins."""

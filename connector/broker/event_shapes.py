@@ -184,7 +184,12 @@ SHAPES: dict[str, dict[str, Check]] = {
         "generations?": _is_generations,
     },
     "queue.deleted": {**_NAMED, "queue_id?": _is_count},
-    "queue.drained": {**_NAMED, "left?": _by_generation(_is_count, _is_count), "known_at?": _is_count},
+    "queue.drained": {
+        **_NAMED,
+        "left?": _by_generation(_is_count, _is_count),
+        "known_at?": _is_count,
+        "deletion?": _is_count,
+    },
     "queue.moving": {**_NAMED, "source": _is_generation, "generation": _is_generation, "reason": _is_text},
     "queue.moved": {
         **_NAMED,
@@ -223,6 +228,7 @@ _ENTRIES: dict[str, Check] = {
     "exchanges": _event_of("exchange.declared"),
     "bindings": _event_of("queue.bound"),
     "undrained": _is_undrained,
+    "deletions": _tuple_of(_is_name, _is_name, _is_count),
     "claims": _tuple_of(_is_name, _is_name, _is_name),
     "left": _tuple_of(_is_name, _is_name, _is_generations),
 }
@@ -231,6 +237,7 @@ SHAPES["snapshot"] = {
     "upto": _is_count,
     **dict.fromkeys(_OBJECTS, _is_list),
     "undrained": _is_list,
+    "deletions?": _is_list,
     "members?": _list_of(_tuple_of(_is_name, _is_count, _is_text, _is_text)),
     "names?": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "claims?": _is_list,

@@ -187,9 +187,16 @@ def queue_retired(vhost: str, name: str, generation: int) -> dict[str, Any]:
     return {"type": "queue.retired", "vhost": vhost, "name": name, "generation": generation}
 
 
-def queue_drained(vhost: str, name: str, left: dict[str, list[int]], known_at: int = 0) -> dict[str, Any]:
-    """A deleted queue is empty, but for what could not be had (``Generations.outlive``)."""
+def queue_drained(
+    vhost: str, name: str, deletion: int = 0, left: dict[str, list[int]] | None = None, known_at: int = 0
+) -> dict[str, Any]:
+    """A deleted queue is empty, but for what could not be had (``Generations.outlive``).
+
+    ``deletion`` is the Sequence of the event that deleted it, 0 where that is not known.
+    """
     event: dict[str, Any] = {"type": "queue.drained", "vhost": vhost, "name": name}
+    if deletion:
+        event["deletion"] = deletion
     return {**event, "left": left, "known_at": known_at} if left else event
 
 

@@ -481,7 +481,7 @@ class StoredQueue(Queue):
             self._purge_all(DRAIN_ROUNDS, done)
             self._hub.mark_dirty(self)
 
-        self._when_still(drop)
+        self._hub.when_others_stored(lambda: self._when_still(drop))
 
     def _purge_all(self, rounds: int, done: Callable[[], None]) -> None:
         """Purge until a count finds nothing: the first may be low, as acknowledgements are on their way.

@@ -32,6 +32,7 @@ _LISTS = {
     "queues": "queue.declared",
     "bindings": "queue.bound",
     "undrained": "",
+    "deletions": "",
     "left": "",
     "claims": "",
 }
@@ -216,6 +217,8 @@ class Topology:
         self.members = Members()
         #: deleted queues whose channel is not empty yet, and who empties it (the oldest member if that one is gone)
         self.undrained: dict[tuple[str, str], str] = {}
+        #: the event that deleted each of them, where that is known
+        self.deletions: dict[tuple[str, str], int] = {}
         #: of deleted queues that had moved: who declares one again goes on with its generations
         self.left: dict[tuple[str, str], Generations] = {}
         self.server_start = 0
@@ -268,12 +271,13 @@ class Topology:
             generations=self.left.pop(key) if key in self.left else unpack_generations(event.get("generations")),
         )
         self.queues[key] = record
+        self.deletions.pop(key, None)
         self.undrained.pop(key, None)  # nobody declares it again before it is empty
         self.members.declare(record, event.get("member", ""))
         self._observer.on_queue_created(record)
         return True
 
-    def _queue_deleted(self, _sequence: int, event: dict[str, Any]) -> bool:
+    def _queue_deleted(self, sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
         record = self.queues.get(key)
         if record is None or event.get("queue_id", record.id) != record.id:
@@ -281,6 +285,7 @@ class Topology:
         for binding in list(self._to.get((key[0], QUEUE, key[1]), ())):
             self._drop_binding(key[0], binding)
         del self.queues[key]
+        self.deletions[key] = sequence
         self.undrained[key] = self.members.owner_of(record) or event.get("member", "")
         self.members.forget(key)
         if record.generations.last or record.generations.left:
@@ -324,9 +329,11 @@ class Topology:
 
     def _queue_drained(self, _sequence: int, event: dict[str, Any]) -> bool:
         key = (event["vhost"], event["name"])
-        if key not in self.undrained:
+        known = self.deletions.get(key, 0)
+        if key not in self.undrained or (known and event.get("deletion", known) != known):  # or it is an earlier one's
             return False
         del self.undrained[key]
+        self.deletions.pop(key, None)
         if event.get("left"):
             self.left.setdefault(key, Generations()).outlive(event["left"], event.get("known_at", 0))
         self._observer.on_queue_drained(*key)
@@ -451,6 +458,7 @@ class Topology:
             "exchanges": [{**exchange_declared(r), "exchange_id": r.id} for r in self.exchanges.values()],
             "bindings": [binding_event("queue.bound", vhost, key) for vhost, key in self.bindings],
             "undrained": [[*key, drainer] for key, drainer in self.undrained.items()],
+            "deletions": [[*key, sequence] for key, sequence in self.deletions.items()],
             "left": [[*key, generations.pack()] for key, generations in self.left.items()],
             "server_start": self.server_start,
             **self.members.pack(),
@@ -465,6 +473,8 @@ class Topology:
                     self._fold(event["upto"], declared)
         for vhost, name, *drainer in entries["undrained"]:
             self.undrained[vhost, name] = drainer[0] if drainer else ""
+        for vhost, name, sequence in entries["deletions"]:
+            self.deletions[vhost, name] = sequence
         for vhost, name, packed in entries["left"]:
             self.left[vhost, name] = unpack_generations(packed)
             self.left[vhost, name].moving.clear()  # an older version kept the moves of a deleted queue

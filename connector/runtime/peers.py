@@ -58,7 +58,7 @@ class PeerTasks:
 
     def on_applied(self) -> None:
         """Something of the topology log is applied here: others wait for that."""
-        if self._broker.topology.version > self._told_version and len(self.group.peers):
+        if self._broker.drains.applied_upto > self._told_version and len(self.group.peers):
             self._wake.set()
 
     async def run_send(self) -> None:
@@ -88,8 +88,9 @@ class PeerTasks:
         if frames:
             self._wake.set()  # there may be more
         is_due = now >= self._beat_at
-        if group.me and (is_due or (self._broker.topology.version > self._told_version and len(group.peers))):
-            self._told_version = self._broker.topology.version
+        applied_upto = self._broker.drains.applied_upto
+        if group.me and (is_due or (applied_upto > self._told_version and len(group.peers))):
+            self._told_version = applied_upto
             data = beat(group.me, group.tenure.beat(now), self._told_version)
             await self._bus.send("", data)
             if is_due:

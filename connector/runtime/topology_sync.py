@@ -68,10 +68,13 @@ class TopologySync:
     async def run_follow(self) -> None:
         """Apply events as they come; after a lost link from the start again, skipping what is known."""
         while True:
+            reading = self._reading = asyncio.timeout(None)
             try:
-                async with asyncio.timeout(None) as self._reading:
+                async with reading:
                     await self._follow()
             except TimeoutError:
+                if not reading.expired():
+                    raise
                 self.is_following = False
                 continue
             except StoreError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from connector.broker.backlog import AWAY_S, PURGE_PATIENCE_S
-from connector.broker.broker import LEFTOVER_RETRY_S
+from connector.broker.drains import RETRY_S
 from connector.broker.generations import Generations, Left, Moving, queue_rescued, unpack_generations
 from connector.broker.message import Message
 from connector.broker.ports import TimedOut, Unavailable
@@ -391,7 +391,7 @@ def _drained_unheard(model: BrokerModel) -> bytes:
 
 def test_that_a_deleted_queue_is_empty_is_told_again(model: BrokerModel) -> None:
     _drained_unheard(model)
-    model.settle(2 * LEFTOVER_RETRY_S)
+    model.settle(2 * RETRY_S)
     assert model.told == ["queue.drained"]
     model.hold_log = False
     assert model.declare("q", durable=True).value.name == "q"
@@ -406,7 +406,7 @@ def test_that_a_deleted_queue_was_empty_does_not_end_the_next_deletion(model: Br
     model.publish("", "q", b"1")
     model.start(model.vhost.delete_queue, "q", None, False, False)
     model.answer_log(1)
-    model.tick(2 * LEFTOVER_RETRY_S)
+    model.tick(2 * RETRY_S)
     assert model.told == [], "it is not empty yet"
     assert list(model.broker.topology.undrained) == [("default", "q")]
     model.settle()

@@ -7,7 +7,7 @@ import pytest
 from connector.broker.ports import Unavailable
 from connector.broker.requests import QueueDeclare
 from tests.support.broker_model import Consumer, Publisher
-from tests.unit.broker.test_group import Pair
+from tests.support.replica_model import Pair
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

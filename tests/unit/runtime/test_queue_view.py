@@ -12,7 +12,7 @@ from connector.broker.requests import QueueDeclare
 from connector.broker.topology import queue_deleted
 from connector.runtime.queue_view import BrokerQueues
 from tests.support.broker_model import Consumer, Publisher
-from tests.unit.broker.test_group import Pair, Replica
+from tests.support.replica_model import Pair, Replica
 
 
 class Trio(Pair):
