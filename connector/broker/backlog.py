@@ -26,7 +26,7 @@ AHEAD_S = 0.5
 class Snapshot(NamedTuple):
     """Where the counters stood when a QueuesInfo call began; ``highest`` is the highest Sequence read so far.
 
-    ``transaction_id`` is that of the open transaction, "" when there was none.
+    ``transaction_id`` is that of the open transaction, "" when there was none; ``began_at`` is the moment in seconds.
     """
 
     stored: int
@@ -35,10 +35,11 @@ class Snapshot(NamedTuple):
     quiet: bool
     highest: int
     transaction_id: str = ""
+    began_at: float = NEVER
 
 
 class Backlog:
-    """Counts are in messages; ``known_at`` is the second of the last QueuesInfo answer.
+    """Counts are in messages; ``known_at`` is the second of the last QueuesInfo answer, ``counted_from`` of its call.
 
     The count is exact for what we store ourselves; ``pending_count`` is what is on its way to KubeMQ.  What was read
     before it was reported stored makes the net negative until then.
@@ -53,6 +54,7 @@ class Backlog:
         "_spared",
         "coming_count",
         "confirmed_count",
+        "counted_from",
         "highest_read",
         "is_empty",
         "known_at",
@@ -68,7 +70,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._net = self.pending_count = 0
-        self.known_at = NEVER
+        self.known_at = self.counted_from = NEVER
         self.coming_count = 0  #: of what is on its way: KubeMQ is storing it at this moment
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
@@ -140,10 +142,10 @@ class Backlog:
         """KubeMQ has no more at the moment."""
         self._net = min(self._net, 0)
 
-    def begin_snapshot(self, is_quiet: bool, transaction_id: str = "") -> Snapshot:
+    def begin_snapshot(self, is_quiet: bool, transaction_id: str = "", now: float = NEVER) -> Snapshot:
         """Note the counters: a QueuesInfo call begins, or has answered."""
         return Snapshot(
-            self.stored_count, self.read_count, self.confirmed_count, is_quiet, self.highest_read, transaction_id
+            self.stored_count, self.read_count, self.confirmed_count, is_quiet, self.highest_read, transaction_id, now
         )
 
     def correct(
@@ -157,7 +159,7 @@ class Backlog:
         """
         self.withheld = min(self.withheld, waiting)
         unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
-        is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id)
+        is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id, began.began_at)
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
@@ -168,11 +170,12 @@ class Backlog:
         if is_exact:
             self.limit_purge()
 
-    def on_counted(self, now: float) -> None:
+    def on_counted(self, now: float, began: Snapshot) -> None:
         """QueuesInfo has answered."""
         if now - self.known_at > AWAY_S:
             self.renew_patience()
         self.known_at = now
+        self.counted_from = began.began_at
 
     # ------------------------------------------------------------------ purge
 

@@ -123,17 +123,21 @@ class Census:
             candidates = found[name]
             for source in self._by_reported_name.get(name, ()):
                 if source.queue not in self._active and source.queue.is_owned:
-                    self._count(source, source.lease.begin_snapshot(), candidates)
+                    self._count(source, self._begun_before(source), candidates)
                     if source.lease.backlog:
                         self._active[source.queue] = None
         self.recovery.log_server()
+
+    def _begun_before(self, source: Source) -> Snapshot:
+        """For the last call, of a channel that nobody has touched since that began."""
+        return source.lease.begin_snapshot()._replace(began_at=self._latest.since)
 
     def count_new(self, queue: StoredQueue) -> None:
         """Nobody can have used a queue that was made this moment: its first count may be a second old."""
         latest, source = self._latest, queue.current
         if latest.is_fresh() and not queue.older and not source.generation:
             found = latest.rows.get(names.reported_name(source.kubemq_channel), [])
-            self._count(source, source.lease.begin_snapshot(), found)
+            self._count(source, self._begun_before(source), found)
             source.lease.counts.known_at = latest.since
 
     def counted_at(self, queue: StoredQueue) -> float:
@@ -173,7 +177,7 @@ class Census:
         group = self._by_reported_name.get(names.reported_name(source.kubemq_channel), ())
         is_shared = len(group) > 1 or len(candidates) > 1
         if is_shared and lease.counts.known_at > NEVER:
-            lease.counts.on_counted(self.clock())
+            lease.counts.on_counted(self.clock(), mark)
             return None  # nor is it known whose subscribers they are
         most = max(candidates, key=lambda info: info.waiting, default=_NO_CHANNEL)
         lease.on_first_sight(most, is_known=not is_shared)

@@ -166,7 +166,7 @@ class Lease(Holdings):
 
     def begin_snapshot(self) -> Snapshot:
         """Note the counters at the start of a QueuesInfo call."""
-        return self.counts.begin_snapshot(self._is_quiet(), self._open_as)
+        return self.counts.begin_snapshot(self._is_quiet(), self._open_as, self._now())
 
     def on_snapshot(
         self, waiting: int, began: Snapshot, last_sequence: int | None = None, subscribers: int = 0
@@ -183,7 +183,7 @@ class Lease(Holdings):
             self.is_doubtful = True
         in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
         counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
-        counts.on_counted(self._now())
+        counts.on_counted(self._now(), began)
         self.early.on_counted(counts.count)
         self._check_purged()
         is_changed = self.sharing.on_count(subscribers, began.transaction_id, self._open_as, counts.known_at)

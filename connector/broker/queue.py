@@ -413,14 +413,14 @@ class StoredQueue(Queue):
             self._when_counted_since(NEVER, done)
 
     def _when_counted_since(self, moment: float, done: Callable[[], None]) -> None:
-        """Call ``done`` after a snapshot later than that moment, however long it takes."""
+        """Call ``done`` after a snapshot that began later than that moment, however long it takes."""
 
         def ask() -> None:
             self._hub.mark_dirty(self)  # idle queues are not counted
             self._hub.refresh_counts(check)
 
         def check() -> None:
-            if self.lease.counts.known_at > moment:
+            if self.lease.counts.counted_from > moment:
                 done()
             else:
                 ask()

@@ -174,12 +174,12 @@ def test_what_natives_stored_is_not_taken_for_what_is_told_later() -> None:
 def test_a_purge_is_not_given_up_by_the_first_look_after_an_outage() -> None:
     backlog = stored(5)
     backlog.start_purge()
-    backlog.on_counted(100.0)
+    backlog.on_counted(100.0, backlog.begin_snapshot(is_quiet=True))
     assert not backlog.gives_up_purge(5, 100.0)
     after = 100.0 + AWAY_S + 1
-    backlog.on_counted(after)
+    backlog.on_counted(after, backlog.begin_snapshot(is_quiet=True))
     assert not backlog.gives_up_purge(5, after)
-    backlog.on_counted(after + PURGE_PATIENCE_S)
+    backlog.on_counted(after + PURGE_PATIENCE_S, backlog.begin_snapshot(is_quiet=True))
     assert backlog.gives_up_purge(5, after + PURGE_PATIENCE_S)
     assert backlog.unpurged_count == 5
 
