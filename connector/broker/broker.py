@@ -476,7 +476,7 @@ class Broker(Census, Observer):
 
     def on_queue_drained(self, vhost: str, name: str) -> None:
         """See ``Observer``."""
-        self.drains.on_drained((vhost, name))
+        self.drains.on_over((vhost, name))
 
     def when_others_stored(self, done: Callable[[], None]) -> None:
         """See ``base_queue.Hub``."""
@@ -497,6 +497,7 @@ class Broker(Census, Observer):
     def on_queue_created(self, record: QueueRecord) -> None:
         """See ``VirtualHost``; a virtual host the settings no longer name keeps its queues."""
         self._vhost(record.vhost).on_queue_created(record)
+        self.drains.on_over((record.vhost, record.name))  # it may come by an event that was on its way for long
 
     def on_queue_deleted(self, record: QueueRecord) -> None:
         """See ``VirtualHost``."""

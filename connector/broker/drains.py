@@ -100,8 +100,8 @@ class Drains:
             elif not is_ours and drain.queue is not None:
                 self._stop(drain)
 
-    def on_drained(self, key: tuple[str, str]) -> None:
-        """The log says that nothing is left: whoever waits to declare a queue of this name may."""
+    def on_over(self, key: tuple[str, str]) -> None:
+        """The log says that nothing is left, or that the next queue is there: who waits for the name may have it."""
         drain = self._drains.pop(key, None)
         if drain is None:
             return

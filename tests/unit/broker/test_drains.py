@@ -8,7 +8,7 @@ from connector.broker.generations import queue_drained
 from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results
 from connector.broker.requests import QueueDeclare
-from connector.broker.topology import Observer, QueueRecord, Topology, name_event, queue_declared
+from connector.broker.topology import VERSION, Observer, QueueRecord, Topology, encode_event, name_event, queue_declared
 from tests.support.broker_model import Answer, Consumer, Publisher
 from tests.support.replica_model import Pair, Replica
 
@@ -150,6 +150,29 @@ def test_a_drain_ends_when_the_log_says_that_nothing_is_left(pair: Pair) -> None
     pair.run(3)
     assert answer.is_there
     assert not pair.a.told
+
+
+def test_a_drain_ends_when_the_next_queue_is_there(pair: Pair) -> None:
+    """Its declaration was on its way when the link broke, and arrives when nobody expects it any more."""
+    pair.a.count_is_late = True
+    _delete(pair.a)
+    pair.run()
+    waiting = pair.b.start(pair.b.vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    event = {
+        "v": VERSION,
+        "id": "late.1",
+        "member": "late",
+        **queue_declared(QueueRecord("default", "q", durable=True)),
+    }
+    pair.a.log.append(encode_event(event))
+    pair.run()
+    receipt = Publisher()
+    _publish(pair.b, receipt, b"1", b"2", b"3")
+    pair.run()
+    pair.a.count_is_late = False
+    pair.run(3)
+    assert waiting.value.name == "q"
+    assert (receipt.stored, _bodies(pair)) == ([0, 1, 2], [b"1", b"2", b"3"])
 
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
