@@ -262,7 +262,7 @@ class Config:
     publish_deadline_s: float = _setting(
         30.0,
         "Seconds a published message may wait for KubeMQ before it is nacked (without confirms: 541). One that was "
-        "sent and is not answered is nacked after 10 s, whatever this is.",
+        "sent and is not answered is nacked after 10 s, whatever this is; what waits behind it, not before 5 s.",
         kind.seconds,
         name="publish_deadline_seconds",
         minimum=0.1,

@@ -50,13 +50,17 @@ class Around(Protocol):
 
 
 class Drain:
-    """One deletion's: who waits for its end, and the queue that is emptied here, or was."""
+    """One deletion's: who waits for its end, and the queue that is emptied here, or was.
 
-    __slots__ = ("is_emptied", "queue", "waiters")
+    ``before``: the queue as it was used here, while another connector emptied its channel.
+    """
+
+    __slots__ = ("before", "is_emptied", "queue", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[Callable[[], None]] = []
         self.queue: StoredQueue | None = None
+        self.before: StoredQueue | None = None
         self.is_emptied = False
 
 
@@ -83,6 +87,7 @@ class Drains:
             return
         sequence = self._around.topology.version
         self._unstored[sequence] = None
+        drain.before = queue
         self._leave(queue)
         queue.when_stored(lambda: self._on_stored(sequence))
 
@@ -123,9 +128,18 @@ class Drains:
         return group is None or self._around.topology.drainer_of(key) == group.me
 
     def _empty(self, key: tuple[str, str], drain: Drain, queue: StoredQueue) -> None:
+        """Once nothing that was accepted here is on its way; the queue waits for what the others have."""
         drain.queue = queue
         queue.is_owned = True
-        queue.close(lambda: self._on_emptied(key, drain, queue))
+
+        def close() -> None:
+            if drain.queue is queue:  # not stopped meanwhile
+                queue.close(lambda: self._on_emptied(key, drain, queue))
+
+        if drain.before is None:
+            close()
+        else:
+            drain.before.when_stored(close)
 
     def _stop(self, drain: Drain) -> None:
         """Another connector goes on with it, or has finished it."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 GENERATED = "amq.gen-"
 #: The deletion of an auto-delete queue that could not be logged is tried again after this.
 UNUSED_RETRY_S = 1.0
+#: A queue that was deleted while it was declared is declared again after this.
+DELETED_RETRY_S = 0.05
 #: The route cache is dropped when it has this many entries.
 ROUTES_MAX = 20_000
 
@@ -149,7 +151,8 @@ class VirtualHost(Exchanges):
                 raise self._locked(name)
             check_equivalent(queue.record, request, self._label("queue", name))
             self._shared.counters.queues_declared += 1
-            self._answer_declare(queue, done)
+            again = lambda: self.declare_queue(request, owner, done)  # noqa: E731
+            self._answer_declare(queue, done, lambda: self._shared.hub.call_later(DELETED_RETRY_S, again))
             return
         if not name:
             name = GENERATED + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode("ascii").rstrip("=")
@@ -208,7 +211,7 @@ class VirtualHost(Exchanges):
                 queue = self.queues.get(record.name)
                 if isinstance(queue, StoredQueue):
                     self._shared.count_new(queue)
-                    self._answer_declare(queue, done)
+                    self._answer_declare(queue, done, lambda: done(DeclaredQueue(record.name, 0, 0)))
                 else:  # somebody was faster at deleting it than all at hearing of it
                     done(DeclaredQueue(record.name, 0, 0))
             else:  # somebody else was faster: compare with theirs
@@ -230,8 +233,16 @@ class VirtualHost(Exchanges):
         self._shared.counters.queues_created += 1
         self._shared.counters.queues_declared += 1
 
-    def _answer_declare(self, queue: Queue, done: Done) -> None:
-        queue.count(lambda ready, consumers: done(DeclaredQueue(queue.name, ready, consumers)), done)
+    def _answer_declare(self, queue: Queue, done: Done, is_gone: Callable[[], None] | None = None) -> None:
+        """``is_gone`` is called where it is deleted before it is counted; without it, that is NotFound."""
+
+        def failed(error: object) -> None:
+            if is_gone is not None and isinstance(error, NotFound):
+                is_gone()
+            else:
+                done(error)
+
+        queue.count(lambda ready, consumers: done(DeclaredQueue(queue.name, ready, consumers)), failed)
 
     def delete_queue(self, name: str, owner: object, if_unused: bool, if_empty: bool, done: Done) -> None:
         """``done`` gets the number of ready messages deleted, 0 when there is no such queue (QU-09)."""

@@ -113,6 +113,7 @@ class Hub:
             deadline_s,
             self.on_server,
             self.outage,
+            self.broker.may_read,
         )
 
     def enter(self, bus: PeerBus, timeout_s: float, name: str, *, is_alone: bool) -> None:

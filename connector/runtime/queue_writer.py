@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 MIN_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
+#: A request that takes so long may never be answered: what waits behind it counts as waiting for KubeMQ.
+STALL_S = 5.0
+#: How often a connector that may have been taken for dead looks whether it knows what happened.
+LAPSE_S = 0.05
 NOT_AVAILABLE = "KubeMQ is not available"
 
 log = structlog.get_logger(__name__)
@@ -46,6 +50,7 @@ class QueueWriter:
         deadline_s: float,
         on_server: Callable[[ServerInfo], None] | None = None,
         outage: Outage | None = None,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         self._outbox = outbox
         self._store = store
@@ -59,6 +64,7 @@ class QueueWriter:
         self._waiting_since: float | None = None  # the oldest that waits, and since when it makes no progress
         self._held_since: dict[StoredQueue, float] = {}
         self._on_server = on_server
+        self._may_send = may_send
         self._outage = outage or Outage(counters, time.monotonic)
         self._again = asyncio.Event()
         self._asks_first = False
@@ -86,6 +92,9 @@ class QueueWriter:
                     await self._wait()
                     continue
                 if self._asks_first and not await self._is_answered():
+                    continue
+                if not self._may_send():  # a queue may have been deleted and declared anew while we were out of touch
+                    await asyncio.sleep(LAPSE_S)
                     continue
                 batch = self._outbox.take()
                 self.is_busy = bool(batch)
@@ -200,7 +209,8 @@ class QueueWriter:
         So too, for each queue that is held, what waits for that.
         """
         since = self._waiting_since
-        if since is not None and now - since >= self._deadline_s:
+        deadline_s = self._deadline_s if self.is_failing else max(self._deadline_s, STALL_S)
+        if since is not None and now - since >= deadline_s:
             self._waiting_since = None
             self._refuse_all()
         self._check_held(now)

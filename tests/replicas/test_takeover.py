@@ -164,6 +164,26 @@ def test_an_owner_that_hangs_is_buried_and_comes_back(doomed: Pair, connect: Con
     wait_until(lambda: counting.queue_declare(name, passive=True).method.message_count == 0)  # some came again
 
 
+def test_what_a_hung_one_had_not_stored_is_not_in_the_next_queue(doomed: Pair, connect: Connect, name: str) -> None:
+    """It goes on with what its client had sent, for a queue that was deleted and declared anew meanwhile."""
+    keeper, late = connect(doomed.a), connect(doomed.b, confirms=False)
+    keeper.queue_declare(name, durable=True)
+    os.kill(doomed.b.pid, signal.SIGSTOP)
+    try:
+        publish(late, name, range(20))
+        keeper.queue_delete(name)
+    finally:
+        os.kill(doomed.b.pid, signal.SIGCONT)
+    late.basic_qos(prefetch_count=1)  # what was published before is accepted
+    keeper.queue_declare(name, durable=True)
+    wait_until(lambda: doomed.b.entries("other connectors took us for dead: what clients hold is delivered again"))
+    wait_until(lambda: all(connector.metrics()["kubemq_amqp_members"] == 2 for connector in doomed.both))
+    wait_until(lambda: doomed.b.metrics()["kubemq_amqp_outbox_messages"] == 0)
+    connect(doomed.b).basic_publish("", name, b"new", mandatory=True)
+    assert keeper.basic_get(name, auto_ack=True)[2] == b"new"
+    assert keeper.basic_get(name)[0] is None
+
+
 def test_exclusive_queues_of_a_dead_connector_are_gone(doomed: Pair, connect: Connect, name: str) -> None:
     client, other = connect(doomed.a), connect(doomed.b)
     client.queue_declare(name, exclusive=True)

@@ -83,6 +83,37 @@ def test_what_another_connector_has_on_its_way_is_not_in_the_next_queue(pair: Pa
     assert not pair.b.broker.topology.undrained
 
 
+def test_whoever_goes_on_with_a_deletion_waits_for_its_own(pair: Pair) -> None:
+    receipt = Publisher()
+    pair.b.hold_lanes = True
+    _publish(pair.b, receipt, b"1", b"2")
+    batch: list[Submission] = [entry for outbox in pair.b.broker.outboxes for entry in outbox.take()]
+    _delete(pair.a)
+    pair.run()
+    pair.a.is_hung = True  # it dies while it waits
+    answer = pair.b.start(pair.b.vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    pair.run(20)
+    assert list(pair.b.broker.topology.undrained) == [("default", "q")]
+    for submission in batch:
+        pair.b.store.channel(submission.kubemq_channel).append(submission.message)
+    on_results(batch, ["", ""])
+    pair.b.hold_lanes = False
+    pair.run(5)
+    assert receipt.stored == [0, 1]
+    assert answer.value.message_count == 0
+    assert _bodies(pair) == []
+
+
+def test_a_declare_never_says_that_there_is_no_such_queue(pair: Pair) -> None:
+    """It is deleted after the declare was compared with it, and before the one who reads it has counted it."""
+    answer = pair.b.start(pair.b.vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    event = name_event("queue.deleted", "default", "q")
+    pair.a.log.append(encode_event({"v": VERSION, "id": "other.1", "member": "other", **event}))
+    pair.run(3)
+    assert answer.value.name == "q"
+    assert "q" in pair.a.vhost.queues
+
+
 def test_what_waits_on_another_connector_does_not_keep_a_deletion(pair: Pair) -> None:
     """It is never sent; who published it is told at the next turn of the lane."""
     receipt = Publisher()

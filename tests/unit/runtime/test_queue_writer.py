@@ -12,7 +12,7 @@ from connector.broker.message import Message
 from connector.broker.outbox import HEADER_FACTOR, OVERHEAD_BYTES, Outbox, Submission
 from connector.broker.ports import NotSent, Outgoing, QueueStore, ServerInfo, Unavailable
 from connector.broker.queue import StoredQueue
-from connector.runtime.queue_writer import QueueWriter
+from connector.runtime.queue_writer import STALL_S, QueueWriter
 from tests.support.waiting import until
 
 HEADER, BODY = b"\0\0", b"body"
@@ -27,6 +27,8 @@ class FakeQueue:
     is_held = False
 
     def on_stored(self, message: Message) -> None: ...
+
+    def on_dropped(self) -> None: ...
 
     def on_refused(self) -> None: ...
 
@@ -99,6 +101,7 @@ class Lane:
         self.store = FakeStore()
         self.results = Results()
         self.links: list[bool] = []
+        self.may_send: Callable[[], bool] = lambda: True
         self.outbox = Outbox(lambda: self.writer.wake())  # noqa: PLW0108 # the writer is made next
         self.writer = QueueWriter(
             self.outbox,
@@ -107,6 +110,7 @@ class Lane:
             settle=lambda: None,
             on_link=lambda: self.links.append(self.writer.is_failing),
             deadline_s=30.0,
+            may_send=lambda: self.may_send(),  # noqa: PLW0108 # a test may replace it
         )
 
     def publish(self, token: int, queue: Any = None) -> None:
@@ -235,6 +239,39 @@ async def test_what_makes_progress_is_not_refused(lane: Lane, monkeypatch: pytes
         lane.store.answer.clear()
     await until(lambda: lane.results.stored == [1, 2, 3])
     assert lane.results.refused == []
+
+
+async def test_nothing_is_sent_while_others_may_take_us_for_dead(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.runtime.queue_writer.LAPSE_S", 0.0)
+    looks: list[bool] = []
+
+    def may_send() -> bool:
+        looks.append(queue.is_deleted)
+        return queue.is_deleted
+
+    lane.may_send = may_send
+    queue = FakeQueue()
+    lane.publish(1, queue)
+    lane.publish(2)
+    await until(lambda: len(looks) > 1)
+    queue.is_deleted = True  # that is known now
+    await until(lambda: lane.results.stored == [1, 2])
+    assert [message.message_id for message in lane.store.messages] == ["id 2"]
+
+
+async def test_a_slow_kubemq_is_not_taken_for_one_that_is_away(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("connector.runtime.queue_writer.time", SimpleNamespace(monotonic=lambda: now))
+    lane.writer._deadline_s = 1.0
+    lane.store.answer.clear()
+    lane.publish(1)
+    await until(lambda: lane.store.sent_count == 1)
+    lane.publish(2)
+    for at, refused in ((STALL_S - 0.1, []), (STALL_S, [2])):
+        now = at
+        lane.writer.check_deadlines(now)
+        assert lane.results.refused == refused
+    lane.store.answer.set()
 
 
 async def tries(lane: Lane) -> None:
