@@ -157,7 +157,7 @@ class Backlog:
         lowers it only when nothing moved during the call.  ``last_sequence`` is None where several channels are
         reported under one name.
         """
-        self.withheld = min(self.withheld, waiting)
+        self.withheld = max(0, min(self.withheld, waiting))
         unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id, began.began_at)
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0

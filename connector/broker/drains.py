@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from connector.broker.errors import Inequivalent
 from connector.broker.generations import Generations, queue_drained
 from connector.broker.topology import QueueRecord
 
@@ -39,7 +40,7 @@ class Around(Protocol):
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do it then."""
 
-    def report(self, what: str, **facts: object) -> None:
+    def report(self, what: str, *, is_error: bool = False, **facts: object) -> None:
         """Tell an operator."""
 
     def stored_queue(self, record: QueueRecord) -> StoredQueue:
@@ -173,6 +174,9 @@ class Drains:
         event = queue_drained(*key, around.topology.deletions.get(key, 0), left, around.recovery.server_time)
 
         def answer(result: object) -> None:
+            if isinstance(result, Inequivalent):  # a bug: nobody is to wait for ever for what cannot be written
+                around.report("what is left of a deleted queue cannot be noted", is_error=True, event=event)
+                event.pop("left", None)
             if isinstance(result, Exception):
                 around.call_later(RETRY_S, log)
 

@@ -58,6 +58,7 @@ class StoredQueue(Queue):
         self.is_held = self.is_leaving = False
         self.is_owned = True
         self._is_drained_elsewhere = False
+        self._count_awaited = 0  # by so many
         self._outbox = outbox
         self._moves = MoveReceipt(self)
         self._submitted = 0
@@ -86,7 +87,7 @@ class StoredQueue(Queue):
         """True when nothing is known to be in the channel and nobody waits: only a native producer can change that."""
         if not self.is_owned:
             return not self.is_dirty
-        if self.consumers or self._gets or self.is_deleted or self.is_dirty or self.older:
+        if self.consumers or self._gets or self.is_deleted or self.is_dirty or self.older or self._count_awaited:
             return False
         return self.lease.is_idle
 
@@ -421,10 +422,12 @@ class StoredQueue(Queue):
 
         def check() -> None:
             if self.lease.counts.counted_from > moment:
+                self._count_awaited -= 1
                 done()
             else:
                 ask()
 
+        self._count_awaited += 1
         ask()
 
     def _read_elsewhere(self) -> Exception:

@@ -77,8 +77,11 @@ QueuesInfoRequest, QueuesInfoResponse = _classes()
 
 
 def channel_infos(response: Any) -> list[ChannelInfo]:
-    """Return the rows of an answer; names are as KubeMQ reports them, trimmed (``mapping.names.reported_name``)."""
+    """Return the rows of an answer; names are as KubeMQ reports them, trimmed (``mapping.names.reported_name``).
+
+    What waits is sometimes -1 (seen after minutes of acknowledgements while others come in): then it is nothing.
+    """
     return [
-        ChannelInfo(row.Name, row.Waiting, row.FirstSequence, row.LastSequence, row.Delivered, row.Subscribers)
+        ChannelInfo(row.Name, max(0, row.Waiting), row.FirstSequence, row.LastSequence, row.Delivered, row.Subscribers)
         for row in response.Info.Queues
     ]

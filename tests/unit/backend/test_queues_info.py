@@ -38,3 +38,10 @@ def test_the_request_asks_for_all() -> None:
 
 def test_an_empty_answer_is_no_rows() -> None:
     assert channel_infos(QueuesInfoResponse()) == []
+
+
+def test_less_than_nothing_is_nothing() -> None:
+    minus_one = (1 << 64) - 1
+    info = block(5, block(1, b"q") + varint(8 << 3) + varint(minus_one))
+    (row,) = channel_infos(QueuesInfoResponse.FromString(block(2, info)))
+    assert row.waiting == 0

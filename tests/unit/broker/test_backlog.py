@@ -60,6 +60,14 @@ def test_a_short_answer_ends_the_count() -> None:
     assert backlog.count == 0
 
 
+def test_what_is_withheld_is_never_less_than_nothing() -> None:
+    backlog = stored(0)
+    backlog.correct(-1, 5, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    assert (backlog.withheld, backlog.count) == (0, 0)
+    backlog.correct(3, 8, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    assert backlog.count == 3
+
+
 def test_a_snapshot_raises_by_what_is_certainly_unread() -> None:
     backlog = stored(2)
     backlog.on_read(1, 1)

@@ -7,6 +7,7 @@ import pytest
 from connector.broker.generations import queue_drained
 from connector.broker.message import Message
 from connector.broker.outbox import Submission, on_results
+from connector.broker.queue import StoredQueue
 from connector.broker.requests import QueueDeclare
 from connector.broker.topology import VERSION, Observer, QueueRecord, Topology, encode_event, name_event, queue_declared
 from tests.support.broker_model import Answer, Consumer, Publisher
@@ -167,6 +168,14 @@ def test_who_is_taken_for_dead_leaves_what_it_empties_to_the_others(pair: Pair) 
     pair.run(3)
     assert not pair.a.broker.topology.undrained
     assert list(pair.b.broker.sources()) == []
+
+
+def test_a_deletion_ends_though_what_is_left_cannot_be_noted(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoredQueue, "remainder", lambda _queue: {"0": [-1, 7]})
+    answer = _delete(pair.a)
+    pair.run(3)
+    assert answer.is_there
+    assert [replica.broker.topology.left for replica in pair.all] == [{}, {}]
 
 
 def test_a_drain_ends_when_the_log_says_that_nothing_is_left(pair: Pair) -> None:
