@@ -57,6 +57,7 @@ class Backlog:
         "counted_from",
         "highest_read",
         "is_empty",
+        "is_suspect",
         "known_at",
         "last_sequence",
         "pending_count",
@@ -71,6 +72,7 @@ class Backlog:
     def __init__(self) -> None:
         self._net = self.pending_count = 0
         self.known_at = self.counted_from = NEVER
+        self.is_suspect = False  #: a Get had to wait for what is known to be there
         self.coming_count = 0  #: of what is on its way: KubeMQ is storing it at this moment
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
@@ -164,11 +166,20 @@ class Backlog:
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
             self._net = max(0, unread)
+        if self.is_suspect:
+            self._lower(waiting - self.withheld, mine_count, began)
         self.is_empty = waiting == 0 and self.pending_count == 0
         self.last_sequence = last_sequence
         self._last_stored = began.stored
         if is_exact:
             self.limit_purge()
+
+    def _lower(self, waiting: int, mine_count: int, began: Snapshot) -> None:
+        """Not above what can be there at most, though messages move: what a native client took was counted once."""
+        self.is_suspect = False
+        held_count = max(0, mine_count - (self.read_count - began.read))  # all the time: it is among what waits
+        most = waiting - held_count + self.stored_count - began.stored
+        self._net = min(self._net, max(most, -self.pending_count))
 
     def on_counted(self, now: float, began: Snapshot) -> None:
         """QueuesInfo has answered."""

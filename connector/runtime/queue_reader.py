@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 IDLE_S = 5.0
 #: While this connector is out of touch with the others, it is looked so often whether it may read again.
 HOLD_S = 0.05
+#: A Get for what is there takes a few milliseconds, unless its bodies are many bytes.
+WAITED_S = 0.1
+WAITED_BYTES = 1_000_000
 REFUSED = "an acknowledgement was refused"
 
 log = structlog.get_logger(__name__)
@@ -225,7 +228,10 @@ class QueueReader:
             return
         stream = self._open_stream()
         lease.on_event(Event.GET_SENT)
+        began = self._broker.clock()
         answer = await stream.get(self._source.kubemq_channel, size)
+        if self._broker.clock() - began >= WAITED_S:
+            self._on_waited(answer)
         self._broker.counters.kubemq_requests += 1
         if answer.error:
             self._broker.counters.kubemq_errors += 1
@@ -240,6 +246,12 @@ class QueueReader:
         self._settle()
         if not is_proven:
             raise StoreError(REFUSED)
+
+    def _on_waited(self, answer: Answer) -> None:
+        """KubeMQ gives what it has at once: perhaps less is there than is thought, and each Get waits for new ones."""
+        if sum([len(message.body) for message in answer.messages]) < WAITED_BYTES:
+            self._lease.counts.is_suspect = True
+            self._broker.refresh_counts(lambda: None)
 
     async def _is_next(self, answer: Answer) -> bool:
         """Whether an answer that is in doubt is to be taken: not while a lost stream may have what comes before it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connector.broker.backlog import AHEAD_S, AWAY_S, PURGE_PATIENCE_S, Backlog
 
 
@@ -58,6 +60,23 @@ def test_a_short_answer_ends_the_count() -> None:
     backlog = stored(5)
     backlog.on_short()
     assert backlog.count == 0
+
+
+@pytest.mark.parametrize(("is_suspect", "count"), [(False, 101), (True, 42)])
+def test_a_count_that_is_suspected_is_lowered_though_messages_move(is_suspect: bool, count: int) -> None:
+    """Of 100 known to be unread a native client took 60; 2 were stored during the call, 1 read and 3 acknowledged."""
+    backlog = stored(110)
+    backlog.on_read(10, 10)
+    backlog.is_suspect = is_suspect
+    began = backlog.begin_snapshot(is_quiet=False)
+    for _ in range(2):
+        backlog.pending_count += 1
+        backlog.on_stored()
+    backlog.on_read(1, 20)
+    backlog.confirmed_count += 3
+    backlog.correct(48, 200, 9, began, is_quiet=False)
+    assert backlog.count == count
+    assert not backlog.is_suspect
 
 
 def test_what_is_withheld_is_never_less_than_nothing() -> None:
