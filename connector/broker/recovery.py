@@ -200,8 +200,8 @@ class Recovery:
         """The event that ends it; so many messages are still in the old channel."""
         record, source = move.old.queue.record, move.old
         before = source.lease.left
-        left = Left(waiting, sorted(before.copied.union(move.left_behind())), before.outlived_upto)
-        left.known_at = self.server_time
+        copied = sorted(before.copied.union(move.left_behind()))
+        left = Left(waiting, copied, before.outlived_upto, known_at=self.server_time)
         return queue_moved(record.vhost, record.name, source.generation, move.target.generation, left)
 
     def on_moving(self, queue: StoredQueue, number: int) -> None:

@@ -39,6 +39,15 @@ def _held_by_another(model: BrokerModel, count: int, held_count: int) -> FakeTra
     return other
 
 
+def _deleted_with_withheld(model: BrokerModel) -> FakeTransaction:
+    """A queue is deleted after a crash of the server, which withholds its five messages."""
+    other = _held_by_another(model, 5, 5)
+    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
+    model.delete("q")
+    model.settle(LONG_S)
+    return other
+
+
 def _bodies_of_the_next(model: BrokerModel, other: FakeTransaction) -> list[bytes]:
     """What a consumer of the next queue of this name gets, when what was held comes back meanwhile."""
     assert model.declare("q", durable=True).is_there
@@ -284,10 +293,7 @@ def test_where_the_server_withholds_the_next_queue_is_not_written_there(model: B
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
 def test_a_restart_knows_what_a_deleted_queue_has_left(model: BrokerModel, has_snapshot: bool) -> None:
-    other = _held_by_another(model, 5, 5)
-    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
-    model.delete("q")
-    model.settle(LONG_S)
+    other = _deleted_with_withheld(model)
     if has_snapshot:
         model.broker.write_snapshot()
         model.settle()
@@ -370,10 +376,7 @@ def test_what_a_move_leaves_takes_the_place_of_what_was_left_before() -> None:
 
 @pytest.mark.parametrize("is_left_in", [False, True])
 def test_what_is_rescued_before_a_queue_is_declared_again_is_known(model: BrokerModel, is_left_in: bool) -> None:
-    other = _held_by_another(model, 5, 5)
-    model.stored_queue("q").lease.may_withhold = True  # the server was restarted
-    model.delete("q")
-    model.settle(LONG_S)
+    other = _deleted_with_withheld(model)
     other.close()
     model.apply_foreign(queue_rescued("default", "q"))
     if is_left_in:
