@@ -263,7 +263,7 @@ class Lease(Holdings):
             return True
         if self.counts.count > 0:
             return self._wanted() > 0 or bool(self.early.unread)
-        return self.coming_count > 0 and self._wanted() > 0
+        return self.reachable_count > 0 and self._wanted() > 0
 
     def _wanted(self) -> int:
         adopted_count = max(0, len(self.adopted) - len(self.early.unread))
@@ -314,19 +314,19 @@ class Lease(Holdings):
 
     def _is_hungry(self) -> bool:
         """Somebody waits for a message that is known to be there, or is coming."""
-        is_there = self.undelivered_count > 0 or self.coming_count > 0
+        is_there = self.undelivered_count > 0 or self.reachable_count > 0
         return is_there and not self.ready and self._wanted() > 0
 
     @property
-    def coming_count(self) -> int:
-        """What is not known to be there, but will be by the time a Get begun now has reached it.
+    def reachable_count(self) -> int:
+        """What a Get begun now finds: what is known to be there, and what KubeMQ is storing at this moment.
 
-        Nothing where a Get might wait in vain for it.
+        Of that nothing where a Get might wait in vain for it.
         """
         counts = self.counts
-        if not counts.coming_count or counts.count or self.state is State.RECOVERING:
-            return 0
-        return counts.soon_count if self._is_plain and not self.early.life else 0
+        if not counts.coming_count or self.state is State.RECOVERING or self.early.life or not self._is_plain:
+            return counts.count
+        return counts.soon_count
 
     def _read_at(self) -> float:
         """When the channel is to be read: at once where somebody waits, later for what went out before it was read."""
@@ -400,7 +400,7 @@ class Lease(Holdings):
         self._relinking = mine = self.mine_count
         self._everything = None
         early = len(self.early.unread)
-        new = min(max(0, self._wished(mine)) + early, self.counts.count or self.coming_count)
+        new = min(max(0, self._wished(mine)) + early, self.reachable_count)
         if self._is_pressed():
             new = min(new, self._wanted() + early)
         if new > 0:

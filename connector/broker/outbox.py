@@ -72,7 +72,7 @@ class Outbox:
     @property
     def aside_count(self) -> int:
         """What waits because its queue is held."""
-        return sum(len(entries) for entries in self._aside.values())
+        return sum([len(entries) for entries in self._aside.values()]) if self._aside else 0
 
     @property
     def held_queues(self) -> list[StoredQueue]:

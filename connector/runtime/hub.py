@@ -261,9 +261,10 @@ class Hub:
                 self.set_alarm(MEMORY_FULL, is_on=False)
         elif kept_bytes > self._memory_high_bytes:
             self.set_alarm(MEMORY_FULL, is_on=True)
-        outboxes = self.broker.outboxes
-        size = sum([outbox.size_bytes for outbox in outboxes])
-        count = sum([len(outbox) + outbox.aside_count for outbox in outboxes])
+        size = count = 0
+        for outbox in self.broker.outboxes:
+            size += outbox.size_bytes
+            count += len(outbox) + outbox.aside_count
         high_bytes, high_count = self._outbox_high
         if CONGESTED in self._alarms:
             if size <= high_bytes // 2 and count <= high_count // 2:

@@ -2,8 +2,8 @@
 
 Owns the life of a call: opened at its first use, gone at the first failure (the result of what is under way is then
 unknown, and so is the stream's state), dropped on request.  Knows no requests.  A deadline is a timer that cancels the
-call: no task and no ``asyncio.timeout`` per request.  Whatever ends a call, a move to another address among it, ends
-who waits for it: gRPC alone does not see to that.
+call: no task and no ``asyncio.timeout`` per request, and mostly no timer of its own, as an earlier request's goes
+on.  Whatever ends a call, a move to another address among it, ends who waits for it: gRPC alone does not see to that.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ AnyCall: TypeAlias = "grpc.aio.UnaryStreamCall[Any, Response] | grpc.aio.StreamS
 
 _ENDED = "KubeMQ ended the stream"
 _CANCELLED = "the request was cancelled"
+#: No deadline runs.
+_NEVER = float("inf")
 
 
 async def answer(call: grpc.aio.UnaryUnaryCall[Any, Response]) -> Response:
@@ -44,12 +46,13 @@ def _is_task_cancelled() -> bool:
 class Inbound(Generic[Response]):
     """A call whose responses are a stream; ``open_call`` starts it.  One task reads; after a failure all raises it."""
 
-    __slots__ = ("_call", "_deadline", "_failure", "_open_call")
+    __slots__ = ("_call", "_deadline_s", "_due_at", "_failure", "_open_call", "_timer")
 
     def __init__(self, open_call: Callable[[], AnyCall[Response]]) -> None:
         self._open_call = open_call
         self._call: AnyCall[Response] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = self._deadline_s = _NEVER
         self._failure: tuple[type[StoreError], str] | None = None
 
     @property
@@ -59,13 +62,19 @@ class Inbound(Generic[Response]):
 
     def start_deadline(self, seconds: float) -> None:
         """Let the call fail with TimedOut in so many seconds unless ``stop_deadline`` comes first."""
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self._on_deadline, seconds)
+        loop = asyncio.get_running_loop()
+        self._deadline_s = seconds
+        self._due_at = due_at = loop.time() + seconds
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= due_at:
+                return
+            timer.cancel()
+        self._timer = loop.call_later(seconds, self._on_timer)
 
     def stop_deadline(self) -> None:
         """The exchange is over."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._due_at = _NEVER
 
     def drop(self, reason: str = "the stream was dropped") -> None:
         """Cancel the call; whoever waits for it gets Unavailable."""
@@ -90,12 +99,23 @@ class Inbound(Generic[Response]):
             self._call = self._open_call()
         return self._call
 
-    def _on_deadline(self, seconds: float) -> None:
-        self._fail(TimedOut, f"KubeMQ did not answer within {seconds:g} s")
+    def _on_timer(self) -> None:
+        """The deadline may have been stopped, or started anew, since the timer was set."""
+        self._timer = None
+        if self._due_at == _NEVER:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._due_at:
+            self._timer = loop.call_at(self._due_at, self._on_timer)
+        else:
+            self._fail(TimedOut, f"KubeMQ did not answer within {self._deadline_s:g} s")
 
     def _fail(self, kind: type[StoreError], text: str) -> None:
         """Note the first failure and end the call."""
-        self.stop_deadline()
+        self._due_at = _NEVER
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._failure is None:
             self._failure = (kind, text)
         if self._call is not None:

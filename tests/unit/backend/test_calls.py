@@ -165,6 +165,29 @@ async def test_a_deadline_that_was_kept_is_forgotten(server: Scripted, stream: S
     stream.drop()
 
 
+@pytest.mark.parametrize("first_s", [0.01, 60])
+async def test_a_deadline_counts_from_when_it_began(server: Scripted, stream: Stream, first_s: float) -> None:
+    """Whatever the deadline before it was."""
+    server.handlers["QueuesDownstream"] = silent
+    stream.start_deadline(first_s)
+    stream.stop_deadline()
+    stream.start_deadline(0.05)
+    began = asyncio.get_running_loop().time()
+    await stream.write(REQUEST)
+    with pytest.raises(TimedOut, match=r"within 0\.05 s"):
+        await stream.read()
+    assert asyncio.get_running_loop().time() - began >= 0.04
+
+
+async def test_a_dropped_stream_leaves_no_timer(stream: Stream) -> None:
+    stream.start_deadline(60)
+    timer = stream._timer
+    stream.stop_deadline()
+    stream.drop()
+    assert timer is not None
+    assert timer.cancelled()
+
+
 async def test_a_client_that_is_not_connected(server: Scripted) -> None:
     stream: Stream = Duplex(KubeMQClient(server.address, "unit").open_downstream)
     with pytest.raises(Unavailable, match="not connected"):

@@ -101,23 +101,45 @@ def test_a_get_asks_for_what_is_coming_when_nothing_else_is_there(bench: Bench) 
     assert bench.lease.wants_reader()
     assert bench.begin_get() == 1
     bench.answer(1)
-    assert bench.lease.coming_count == 0
+    assert bench.lease.reachable_count == 0
     assert bench.lease.ready_count == 1
     bench.lease.counts.on_stored()
-    assert bench.lease.coming_count == 1  # until the lane says so
+    assert bench.lease.reachable_count == 1  # until the lane says so
     end_coming([bench.lease.counts])
-    assert bench.lease.coming_count == bench.lease.backlog == 0
+    assert bench.lease.reachable_count == bench.lease.backlog == 0
 
 
-def test_what_is_known_to_be_there_is_not_kept_waiting(bench: Bench) -> None:
+def test_it_is_asked_for_together_with_what_is_known_to_be_there(bench: Bench) -> None:
+    bench.lease.counts.on_stored()
+    assert bench.begin_get() == 2
+    bench.answer(1, 2)
+    assert bench.is_in(State.OPEN)
+    bench.lease.counts.on_stored()
+    end_coming([bench.lease.counts])
+    assert bench.lease.backlog == 0
+
+
+def test_no_more_is_asked_for_than_somebody_wants(bench: Bench) -> None:
+    bench.credit = 1
     bench.lease.counts.on_stored()
     assert bench.begin_get() == 1
+
+
+def test_after_a_short_answer_only_what_is_known_to_be_there(bench: Bench) -> None:
+    bench.lease.counts.on_stored()
+    assert bench.begin_get() == 2
+    bench.answer(1)
+    assert bench.is_in(State.RECOVERING)
+    bench.lease.counts.coming_count = bench.lease.counts.pending_count = 1
+    assert bench.lease.reachable_count == 0
+    bench.lease.counts.on_stored()
+    assert bench.lease.reachable_count == 1
 
 
 @pytest.mark.parametrize("why", ["withholds", "doubtful", "due", "withheld", "purges", "shared", "early", "unknown"])
 def test_where_a_get_might_wait_in_vain_nothing_is_asked_for(bench: Bench, why: str) -> None:
     lease = bench.lease
-    assert lease.coming_count == 1
+    assert lease.reachable_count == 1
     if why == "withholds":
         lease.may_withhold = True
     elif why == "doubtful":
@@ -134,18 +156,18 @@ def test_where_a_get_might_wait_in_vain_nothing_is_asked_for(bench: Bench, why: 
         lease.early.life = "~0123456789ab"
     else:
         lease.counts.known_at = float("-inf")
-    assert lease.coming_count == 0
+    assert lease.reachable_count == 0
 
 
 def test_a_short_answer_ends_it_for_this_batch(bench: Bench) -> None:
     assert bench.begin_get() == 1
     bench.answer()
     assert bench.is_in(State.RECOVERING)
-    assert bench.lease.coming_count == 0
+    assert bench.lease.reachable_count == 0
     bench.lease.on_event(Event.CLOSED)
     assert bench.lease.recover_size(0) == 0
     bench.lease.on_event(Event.REST)
-    assert bench.lease.coming_count == 0
+    assert bench.lease.reachable_count == 0
     assert not bench.lease.wants_reader()
 
 
