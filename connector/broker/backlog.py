@@ -57,6 +57,7 @@ class Backlog:
         "counted_from",
         "highest_read",
         "is_empty",
+        "is_refused",
         "is_suspect",
         "known_at",
         "last_sequence",
@@ -74,6 +75,7 @@ class Backlog:
         self.known_at = self.counted_from = NEVER
         self.is_suspect = False  #: a Get had to wait for what is known to be there
         self.coming_count = 0  #: of what is on its way: KubeMQ is storing it at this moment
+        self.is_refused = False  #: the last one was not stored: what is on its way may not be either
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
@@ -101,6 +103,7 @@ class Backlog:
         self.pending_count -= 1
         self.stored_count += 1
         self._net += 1
+        self.is_refused = False
 
     def on_announced(self, count: int, now: float) -> None:
         """Another connector has stored so many; the last count may have had some of them already."""
@@ -113,6 +116,7 @@ class Backlog:
 
     def on_refused(self) -> None:
         """One that was on its way is not stored."""
+        self.is_refused = True
         self.pending_count -= 1
         self._net = max(self._net, -self.pending_count)
 
@@ -151,16 +155,23 @@ class Backlog:
         )
 
     def correct(
-        self, waiting: int, last_sequence: int | None, mine_count: int, began: Snapshot, is_quiet: bool
+        self,
+        waiting: int,
+        last_sequence: int | None,
+        mine_count: int,
+        began: Snapshot,
+        is_quiet: bool,
+        acked_count: int = 0,
     ) -> None:
         """QueuesInfo says ``waiting`` messages are stored and unacknowledged; ``mine_count`` of them are in hand.
 
-        That may always raise the count, by what is certainly neither in hand nor still to be reported stored; it
-        lowers it only when nothing moved during the call.  ``last_sequence`` is None where several channels are
-        reported under one name.
+        ``acked_count`` more are acknowledged, as far as we know: they may be among them or not.  What is certainly
+        neither in hand nor still to be reported stored may always raise the count; it lowers it only when nothing moved
+        during the call.  ``last_sequence`` is None where several channels are reported under one name.
         """
         self.withheld = max(0, min(self.withheld, waiting))
-        unread = waiting - self.withheld - mine_count - (self.confirmed_count - began.confirmed) - self.pending_count
+        in_hand = mine_count + acked_count + self.confirmed_count - began.confirmed
+        unread = waiting - self.withheld - in_hand - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id, began.began_at)
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
         if is_exact or unread > self.count:

@@ -181,8 +181,9 @@ class Lease(Holdings):
             self._start_over()
         if self.may_withhold and counts.known_at == NEVER and waiting > counts.withheld:
             self.is_doubtful = True
-        in_sent = sum(len(batch) for _, _, batch in self._proofs.sent)
-        counts.correct(waiting, last_sequence, self.mine_count + in_sent, began, self._is_quiet())
+        settled_count = len(self.settled)
+        acked_count = settled_count + sum(len(batch) for _, _, batch in self._proofs.sent)
+        counts.correct(waiting, last_sequence, self.mine_count - settled_count, began, self._is_quiet(), acked_count)
         counts.on_counted(self._now(), began)
         self.early.on_counted(counts.count)
         self._check_purged()
@@ -261,9 +262,8 @@ class Lease(Holdings):
             return True
         if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
-        if self.counts.count > 0:
-            return self._wanted() > 0 or bool(self.early.unread)
-        return self.reachable_count > 0 and self._wanted() > 0
+        is_unmet = self.counts.count > 0 and bool(self.early.unread)
+        return is_unmet or (self.reachable_count > 0 and self._wanted() > 0)
 
     def _wanted(self) -> int:
         adopted_count = max(0, len(self.adopted) - len(self.early.unread))

@@ -335,10 +335,12 @@ class StoredQueue(Queue):
             self._hub.mark_dirty(self)
 
     def on_coming(self, count: int) -> Backlog | None:
-        """KubeMQ is about to store so many; where that is noted, if they may be read here."""
+        """KubeMQ is about to store so many; where that is noted, if they may be read here and probably are there."""
         if not self.is_owned or self.is_held:
             return None
         counts = self.lease.counts
+        if counts.is_refused:
+            return None
         counts.coming_count = count
         if self.lease.wants_reader():
             self._hub.wake_reader(self)

@@ -13,7 +13,7 @@ from tests.support.lease_model import LeaseModel
 
 small = st.integers(0, 3)
 #: What a server, and the queue, may be like.
-STARTS = ("is_lazy", "hides_parked", "is_slow", "in_place")
+STARTS = ("is_lazy", "hides_parked", "is_slow", "in_place", "delivers_early")
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -222,7 +222,7 @@ class FaultyMachine(LeaseMachine):
         self.model.delete()
 
 
-_settings = hypothesis.settings(max_examples=25, stateful_step_count=50)
+_settings = hypothesis.settings(max_examples=100, stateful_step_count=50)
 TestQuietLease = QuietMachine.TestCase
 TestQuietLease.settings = _settings
 TestSharedNameLease = SharedNameMachine.TestCase

@@ -212,8 +212,8 @@ class FakeStream:
             store.too_much_count += 1
             self._drop()
             raise TooMuch(f"larger than max ({size} vs. {store.limit_bytes})")
-        await self._answered("get answered")
         oldest_at = channel.stored[messages[0].sequence].at if messages else 0.0
+        await self._answered("get answered")
         return Answer(transaction.id, messages, "", self._take_failed(), oldest_at)
 
     async def ack_range(self, transaction_id: str, sequences: list[int]) -> int:

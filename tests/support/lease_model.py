@@ -92,7 +92,9 @@ class LeaseModel:
     stores); ``is_ordered``: nothing was put back in place after later ones were delivered.
     """
 
-    def __init__(self, *, is_shared: bool = False, in_place: bool = False, **server: bool) -> None:
+    def __init__(
+        self, *, is_shared: bool = False, in_place: bool = False, delivers_early: bool = False, **server: bool
+    ) -> None:
         self.now = 1000.0
         self.store = FakeKubeMQ(pause, **server)
         self.items: dict[int, Item] = {}
@@ -111,17 +113,15 @@ class LeaseModel:
         self.reported: list[tuple[str, dict[str, object]]] = []
         self.is_drained = self.is_drained_well = True
         self._is_shared = is_shared
-        self._in_place = in_place
+        self._settings = settings = Settings()
+        settings.lanes, settings.requeues_in_place, settings.delivers_early = 1, in_place, delivers_early
         self._start()
 
     def _start(self) -> None:
         self.asked: list[Callable[[], None]] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.began: list[Any] = []
-        settings = Settings()
-        settings.lanes = 1
-        settings.requeues_in_place = self._in_place
-        self.broker = Broker(settings, self._clock, self)
+        self.broker = Broker(self._settings, self._clock, self)
         self.queue = self.broker.stored_queue(QueueRecord("default", "q", durable=True))
         if self._is_shared:  # QueuesInfo reports both under one name
             self.broker.stored_queue(QueueRecord("default", "q_", durable=True))
@@ -250,7 +250,7 @@ class LeaseModel:
             consumer.unacked.remove(message)
             self.item(message).allowed += 1
             self.item(message).is_purgeable = self.purging > 0
-        if self._in_place:
+        if self._settings.requeues_in_place:
             self.is_ordered = False
         self.queue.requeue(messages)
         self.settle()

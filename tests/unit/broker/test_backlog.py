@@ -79,6 +79,16 @@ def test_a_count_that_is_suspected_is_lowered_though_messages_move(is_suspect: b
     assert not backlog.is_suspect
 
 
+def test_what_may_be_acknowledged_already_lowers_no_suspected_count() -> None:
+    """Of 5 stored 2 are in hand and 2 acknowledged, of which KubeMQ has heard: 3 wait, one of them unread."""
+    backlog = stored(5)
+    backlog.on_read(4, 4)
+    backlog.is_suspect = True
+    began = backlog.begin_snapshot(is_quiet=False)
+    backlog.correct(3, 5, 2, began, is_quiet=False, acked_count=2)
+    assert backlog.count == 1
+
+
 def test_what_is_withheld_is_never_less_than_nothing() -> None:
     backlog = stored(0)
     backlog.correct(-1, 5, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)

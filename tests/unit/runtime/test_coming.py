@@ -46,6 +46,7 @@ class Gates:
 async def test_a_message_is_delivered_before_its_publisher_hears_that_it_is_stored() -> None:
     gates = Gates()
     async with RuntimeModel(FakeKubeMQ(gates)).running() as model:
+        model.broker.delivers_early = False
         consumer = Consumer()
         model.queue.add_consumer(consumer)
         model.settle()
@@ -64,10 +65,11 @@ async def test_a_message_is_delivered_before_its_publisher_hears_that_it_is_stor
 
 
 async def test_what_is_refused_holds_up_one_get_and_no_more() -> None:
-    """The Get that asked for it comes short; until the next batch nothing is asked for in vain."""
+    """The Get that asked for it comes short; until something is stored again nothing is asked for in vain."""
     gates = Gates()
     store = FakeKubeMQ(gates)
     async with RuntimeModel(store).running() as model:
+        model.broker.delivers_early = False
         consumer = Consumer()
         model.queue.add_consumer(consumer)
         model.settle()
@@ -81,10 +83,19 @@ async def test_what_is_refused_holds_up_one_get_and_no_more() -> None:
         assert store.channel(model.queue.kubemq_channel).get_count == gets
         gates.open()
         await until(lambda: receipt.refused)
+        again = model.publish(b"1")
+        await until(lambda: again.refused)
         store.refuse = lambda _outgoing: ""
         model.publish(b"2")
         await until(lambda: consumer.got)
         assert consumer.bodies == [b"2"]
+        assert store.short_count == 1
+        gates.close("store answered")
+        stored = model.publish(b"3")
+        await until(lambda: len(consumer.got) == 2)
+        assert not stored.stored
+        gates.open()
+        await until(lambda: stored.stored)
 
 
 @pytest.fixture
