@@ -127,7 +127,7 @@ class Recovery:
         if source.queue.record.generations.is_target(source.generation):
             return  # a target has never been read: nothing of it was open
         lease = source.lease
-        lease.is_unsure = is_unsure and not self._is_embedded
+        lease.is_unsure = lease.is_unsure or (is_unsure and not self._is_embedded)
         lease.doubt()
         if lease.counts.withheld:  # the restart may have freed it: looked at, but nobody waits for that
             lease.is_doubtful = True

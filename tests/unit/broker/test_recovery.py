@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connector.broker.backlog import NEVER
 from connector.broker.generations import Left, queue_moved, queue_moving, queue_retired
 from connector.broker.message import Message
 from connector.broker.ports import Unavailable
@@ -59,3 +60,26 @@ def test_of_a_deleted_queue_nothing_is_told_again(model: BrokerModel) -> None:
     model.answer_log()
     model.settle(2 * RETIRED_RETRY_S)
     assert model.told == ["queue.drained"]
+
+
+def test_what_a_restarted_server_may_have_handed_out_is_flagged_whoever_comes_and_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was restarted between two lives: it does not know all it had handed out, however often that is looked at."""
+    first = BrokerModel()
+    first.store.now = 1
+    first.broker.recovery.on_server(first.store.server)
+    first.declare("q", durable=True)
+    first.settle()
+    for body in (b"1", b"2"):
+        message = Message("", "q", b"\0\0", body)
+        message.message_id = f"of another life {body.decode()}"
+        first.store.channel("amqp.default.q").append(message)
+    first.store.start_time += 1
+    model = BrokerModel(first, count_is_late=True)
+    lease = model.stored_queue("q").lease
+    assert lease.counts.known_at == NEVER
+    model.broker.recovery.check_server()
+    monkeypatch.setattr(model, "wake_reader", lambda _queue: None)
+    model.broker.on_snapshot(model.broker.begin_snapshot(), model.store.rows())
+    assert lease.redelivered_upto == 2
