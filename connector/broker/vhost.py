@@ -244,10 +244,14 @@ class VirtualHost(Exchanges):
 
         queue.count(lambda ready, consumers: done(DeclaredQueue(queue.name, ready, consumers)), failed)
 
-    def delete_queue(self, name: str, owner: object, if_unused: bool, if_empty: bool, done: Done) -> None:
-        """``done`` gets the number of ready messages deleted, 0 when there is no such queue (QU-09)."""
-        again = lambda: self.delete_queue(name, owner, if_unused, if_empty, done)  # noqa: E731
-        if self._when_left(name, again):
+    def delete_queue(
+        self, name: str, owner: object, if_unused: bool, if_empty: bool, done: Done, meant: Queue | None = None
+    ) -> None:
+        """``done`` gets the number of ready messages deleted, 0 when there is no such queue (QU-09).
+
+        ``meant``: what was found under the name before; a later queue of the name is another one.
+        """
+        if self._when_left(name, lambda: self.delete_queue(name, owner, if_unused, if_empty, done, meant)):
             return
         try:
             queue = self.find_queue(name, owner)
@@ -257,7 +261,11 @@ class VirtualHost(Exchanges):
         except Locked as error:
             done(error)
             return
+        if meant not in (None, queue):
+            done(0)
+            return
         if not queue.is_owned:
+            again = lambda: self.delete_queue(name, owner, if_unused, if_empty, done, queue)  # noqa: E731
             self._shared.others.delete(queue, if_unused, if_empty, done, again)
             return
         if if_unused and queue.consumer_count:
@@ -271,7 +279,7 @@ class VirtualHost(Exchanges):
         if queue.is_deleted or self.queues.get(queue.name) is not queue:
             done(0)
         elif not queue.is_owned or queue.name in self._leaving:  # its reader knows, or who deletes it
-            self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done)
+            self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done, queue)
         elif if_unused and queue.consumer_count:
             done(Inequivalent(f"{label} in use"))
         elif if_empty and (count or queue.unreadable_count):

@@ -115,6 +115,21 @@ def test_a_declare_never_says_that_there_is_no_such_queue(pair: Pair) -> None:
     assert "q" in pair.a.vhost.queues
 
 
+def test_a_deletion_is_of_the_queue_that_was_there_when_it_was_asked_for(pair: Pair) -> None:
+    """Its reader deletes it and is gone before it has answered; the one who asked asks again, and there is another."""
+    answer = _delete(pair.b)
+    pair.a.is_hung = True
+    record = QueueRecord("default", "q", durable=True)
+    for event in (name_event("queue.deleted", "default", "q"), queue_declared(record)):
+        pair.b.log.append(encode_event({"v": VERSION, "id": f"other.{len(pair.b.log)}", "member": "other", **event}))
+    pair.run(0.2)
+    assert not answer.is_there
+    there = pair.b.vhost.queues["q"]
+    pair.run(20)
+    assert answer.value == 0
+    assert pair.b.vhost.queues["q"] is there
+
+
 def test_what_waits_on_another_connector_does_not_keep_a_deletion(pair: Pair) -> None:
     """It is never sent; who published it is told at the next turn of the lane."""
     receipt = Publisher()
