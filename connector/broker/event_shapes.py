@@ -162,6 +162,7 @@ _GENERATIONS: dict[str, Check] = {
     "moving": _by_generation(_is_generation, _is_text, _is_flag),
     "left": _is_left,
     "ends?": _by_generation(_is_count, _is_count, _is_count),
+    "gone?": _by_generation(_is_count),
 }
 _NAMED: dict[str, Check] = {"vhost": _is_name, "name": _is_name}
 _BINDING: dict[str, Check] = {
@@ -199,6 +200,7 @@ SHAPES: dict[str, dict[str, Check]] = {
         "copied": _list_of(_is_count),
         "upto?": _is_count,
         "known_at?": _is_count,
+        "gone?": _is_count,
     },
     "queue.retired": {**_NAMED, "generation": _is_generation},
     "queue.rescued": _NAMED,

@@ -18,7 +18,7 @@ class Left:
 
     Up to the Sequence ``upto`` it is a deleted queue's, which had this name before: ``outlived`` of what is withheld.
     ``known_at`` is the server's time in seconds since the epoch, 0 when it is not known: what is stored later is not
-    among it.
+    among it.  ``gone`` of what is ``copied`` are not there any more: their acknowledgements arrived in a crash.
     """
 
     withheld: int = 0
@@ -26,11 +26,12 @@ class Left:
     upto: int = 0
     outlived: int = 0
     known_at: int = 0
+    gone: int = 0
 
     @property
     def unreadable(self) -> int:
         """Withheld, not known from memory either, and missed by somebody."""
-        return max(0, self.withheld - len(self.copied) - self.outlived)
+        return max(0, self.withheld - len(self.copied) + self.gone - self.outlived)
 
 
 @dataclass(slots=True)
@@ -131,7 +132,7 @@ class Generations:
         return withheld > 0 or bool(self.moving)
 
     def pack(self) -> dict[str, Any]:
-        """As part of a snapshot; versions that know no ``ends`` read the rest."""
+        """As part of a snapshot; versions that know no ``ends`` or ``gone`` read the rest."""
         return {
             "order": self.order,
             "last": self.last,
@@ -140,6 +141,7 @@ class Generations:
             },
             "left": {str(number): [left.withheld, left.copied] for number, left in self.left.items()},
             "ends": {str(number): [left.upto, left.outlived, left.known_at] for number, left in self.left.items()},
+            "gone": {str(number): [left.gone] for number, left in self.left.items() if left.gone},
         }
 
 
@@ -148,12 +150,12 @@ def unpack_generations(packed: dict[str, Any] | None) -> Generations:
     if packed is None:
         return Generations()
     ends = packed.get("ends", {})
-    return Generations(
-        list(packed["order"]),
-        packed["last"],
-        {int(number): Moving(*moving) for number, moving in packed["moving"].items()},
-        {int(number): Left(*left, *ends.get(number, ())) for number, left in packed["left"].items()},
-    )
+    left = {int(number): Left(*left, *ends.get(number, ())) for number, left in packed["left"].items()}
+    for number, (gone,) in packed.get("gone", {}).items():
+        if int(number) in left:
+            left[int(number)].gone = gone
+    moving = {int(number): Moving(*moving) for number, moving in packed["moving"].items()}
+    return Generations(list(packed["order"]), packed["last"], moving, left)
 
 
 def queue_moving(vhost: str, name: str, source: int, generation: int, reason: str) -> dict[str, Any]:
@@ -179,6 +181,8 @@ def queue_moved(vhost: str, name: str, source: int, generation: int, left: Left)
         "withheld": left.withheld,
         "copied": left.copied,
     }
+    if left.gone:
+        event["gone"] = left.gone
     return {**event, "upto": left.upto, "known_at": left.known_at} if left.known_at else event
 
 

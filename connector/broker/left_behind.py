@@ -20,11 +20,12 @@ GRACE_S = 30.0
 class LeftBehind:
     """Of one channel; ``known_at`` is in seconds since the epoch, 0 when it is not known.
 
-    ``copied``: Sequences that are stored again in a later generation; ``outlived_upto``: up to this one all were a
+    ``copied``: Sequences that are stored again in a later generation, or acknowledged; ``gone_count`` of them are not
+    there any more, as far as can be told, nobody knows which; ``outlived_upto``: up to this one all were a
     deleted queue's, and ``outlived_count`` of those are withheld.
     """
 
-    __slots__ = ("copied", "known_at", "outlived_count", "outlived_upto")
+    __slots__ = ("copied", "gone_count", "known_at", "outlived_count", "outlived_upto")
 
     def __init__(self) -> None:
         self.copied: set[int] = set()
@@ -42,11 +43,11 @@ class LeftBehind:
         """This is what the topology log says."""
         self.copied.update(left.copied)
         self.outlived_upto, self.outlived_count = left.upto, left.outlived
-        self.known_at = left.known_at
+        self.known_at, self.gone_count = left.known_at, left.gone
 
     def missed_of(self, withheld: int) -> int:
         """How many of so many withheld messages somebody misses."""
-        return max(0, withheld - len(self.copied) - self.outlived_count)
+        return max(0, withheld - len(self.copied) + self.gone_count - self.outlived_count)
 
     def is_over(self, answer: Answer) -> bool:
         """Whether the answer comes from a channel that was made anew since."""
@@ -56,4 +57,4 @@ class LeftBehind:
     def clear(self) -> None:
         """The channel was made anew."""
         self.copied.clear()
-        self.outlived_upto = self.outlived_count = self.known_at = 0
+        self.outlived_upto = self.outlived_count = self.known_at = self.gone_count = 0

@@ -119,6 +119,11 @@ class Move:
         """How many of them may not be there any more: their acknowledgement was on its way when the stream was lost."""
         return len(self.old.lease.unsure.intersection(self.left_behind()) - {sequence for sequence, _ in self._copied})
 
+    def seen_after(self, sequence: int) -> int:
+        """How many after this one have been read to be copied."""
+        seen = {sequence for sequence, _ in self._copied} | self._acknowledged
+        return sum(number > sequence for number in seen)
+
     def hand_over(self) -> None:
         """All is copied: what clients hold is held there, and the old lease has nothing any more."""
         lease, adopted = self.old.lease, self.target.lease.adopted

@@ -196,12 +196,16 @@ class Recovery:
         record = source.queue.record
         return queue_moving(record.vhost, record.name, source.generation, record.generations.last + 1, reason)
 
-    def moved_event(self, move: Move, waiting: int) -> dict[str, Any]:
-        """The event that ends it; so many messages are still in the old channel."""
+    def moved_event(self, move: Move, waiting: int, gone_count: int = 0) -> dict[str, Any]:
+        """The event that ends it; so many messages are still in the old channel.
+
+        ``gone_count`` of what the move leaves behind are not there any more.
+        """
         record, source = move.old.queue.record, move.old
         before = source.lease.left
         copied = sorted(before.copied.union(move.left_behind()))
-        left = Left(waiting, copied, before.outlived_upto, known_at=self.server_time)
+        gone_count += before.gone_count
+        left = Left(waiting, copied, before.outlived_upto, known_at=self.server_time, gone=gone_count)
         return queue_moved(record.vhost, record.name, source.generation, move.target.generation, left)
 
     def on_moving(self, queue: StoredQueue, number: int) -> None:

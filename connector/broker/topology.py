@@ -303,7 +303,13 @@ class Topology:
 
     def _queue_moved(self, _sequence: int, event: dict[str, Any]) -> bool:
         record = self.queues.get((event["vhost"], event["name"]))
-        left = Left(event["withheld"], event["copied"], event.get("upto", 0), known_at=event.get("known_at", 0))
+        left = Left(
+            event["withheld"],
+            event["copied"],
+            event.get("upto", 0),
+            known_at=event.get("known_at", 0),
+            gone=event.get("gone", 0),
+        )
         if record is None or not record.generations.finish(event["source"], event["generation"], left):
             return False
         self._observer.on_queue_moved(record, event["source"])

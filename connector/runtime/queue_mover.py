@@ -239,8 +239,17 @@ class QueueMover:
         unread = await self._count_unread()
         if not self._queue.is_deleted:
             withheld = 0 if self._is_rescued or not self._is_withheld else unread or 0
-            await self._append(self._broker.recovery.moved_event(move, withheld))
+            await self._append(self._broker.recovery.moved_event(move, withheld, self._gone_count(move, withheld)))
         self._settle()
+
+    def _gone_count(self, move: Move, withheld: int) -> int:
+        """How many of what was acknowledged in the moment of the crash are not there any more.
+
+        As many as explain that what nobody has seen is withheld: each Sequence is a message.
+        """
+        seen_upto = self._lease.counts.highest_read
+        unseen = self._read_upto - seen_upto - move.seen_after(seen_upto)
+        return max(0, min(move.unsure_count, withheld, unseen - (withheld - len(move.left_behind()))))
 
     async def _read_on(self, move: Move) -> None:
         """Copy everything that can be read."""

@@ -255,7 +255,7 @@ values = st.recursive(
 
 _OTHERS = (
     queue_moving("default", "q", 0, 1, "why"),
-    queue_moved("default", "q", 0, 1, Left(0, [1], 2, 0, 3)),
+    queue_moved("default", "q", 0, 1, Left(0, [1], 2, 0, 3, 1)),
     queue_retired("default", "q", 1),
     queue_rescued("default", "q"),
     server_started(1),

@@ -359,9 +359,10 @@ def test_generations_of_an_earlier_version_can_be_read() -> None:
 
 
 def test_generations_can_be_read_by_an_earlier_version() -> None:
-    generations = Generations(left={0: Left(3, [1, 2], 7, 1, 1_000)})
+    generations = Generations(left={0: Left(3, [1, 2], 7, 1, 1_000), 1: Left(3, [1, 2], gone=1)})
     packed = generations.pack()
-    assert packed["left"] == {"0": [3, [1, 2]]}
+    assert packed["left"] == {"0": [3, [1, 2]], "1": [3, [1, 2]]}
+    assert generations.left[1].unreadable == 2
     assert unpack_generations(packed) == generations
 
 

@@ -355,6 +355,36 @@ async def test_acknowledgements_in_the_moment_of_a_crash_leave_nothing_unread(wo
     assert all(source.lease.unreadable_count == 0 for source in world.queue.sources)
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_what_nobody_has_seen_is_counted_whatever_became_of_acknowledgements(
+    world: Running, arrives: bool
+) -> None:
+    """Those that arrived leave as many fewer with the dead, which has three that it never handed over."""
+    await world.publish(10)
+    consumer = world.consume(4)
+    await until(lambda: len(consumer.held) == 4)
+    channel = world.store.channel(BASE)
+    (dead,) = channel.open
+    dead.is_late, world.store.is_lazy = True, not arrives
+    gate = Gate(world.store, "ack written")
+    world.ack(consumer, 2)
+    await until(lambda: gate.is_reached)
+    dead.capacity, dead.is_late = len(dead.unacked) + 3, False
+    channel.fill()
+    world.store.crash(withholds=True)
+    world.store.is_lazy = False
+    gate.open()
+    await world.ping()
+    await until(lambda: world.queue.kubemq_channel == SECOND and not world.queue.is_moving)
+    assert world.hub.broker.topology.queues["default", "q"].generations.left[0].unreadable == 3
+    await world.ack_all(consumer, 7)
+    assert sum(source.lease.unreadable_count for source in world.queue.sources) == 3
+    world.store.rescue()
+    world.hub.broker.append(queue_rescued("default", "q"), lambda _result: None)
+    await world.ack_all(consumer, 10)
+    assert sorted({int(body) for body, _ in consumer.seen}) == list(range(1, 11))
+
+
 async def test_what_was_copied_is_moved_again_when_the_server_crashes_again(world: Running) -> None:
     await world.publish(12)
     consumer = world.consume(2)
