@@ -21,6 +21,8 @@ PURGE_PATIENCE_S = 3.0
 AWAY_S = 2 * PURGE_PATIENCE_S
 #: Another connector tells what it has stored within so many seconds; what a count has more than was told may be that.
 AHEAD_S = 0.5
+#: How many counts may lower the known backlog though messages move: each may have what was just acknowledged in it.
+SUSPICION = 5
 
 
 class Snapshot(NamedTuple):
@@ -58,7 +60,6 @@ class Backlog:
         "highest_read",
         "is_empty",
         "is_refused",
-        "is_suspect",
         "known_at",
         "last_sequence",
         "pending_count",
@@ -66,6 +67,7 @@ class Backlog:
         "purge_upto",
         "read_count",
         "stored_count",
+        "suspicion",
         "unpurged_count",
         "withheld",
     )
@@ -73,7 +75,7 @@ class Backlog:
     def __init__(self) -> None:
         self._net = self.pending_count = 0
         self.known_at = self.counted_from = NEVER
-        self.is_suspect = False  #: a Get had to wait for what is known to be there
+        self.suspicion = 0  #: a Get had to wait for what is known to be there: so many counts may lower that
         self.coming_count = 0  #: of what is on its way: KubeMQ is storing it at this moment
         self.is_refused = False  #: the last one was not stored: what is on its way may not be either
         self.stored_count = self.read_count = self.confirmed_count = 0
@@ -140,6 +142,10 @@ class Backlog:
         self._raised_count -= 1
         return True
 
+    def suspect(self) -> None:
+        """A Get had to wait for what is known to be there: perhaps it is not."""
+        self.suspicion = SUSPICION
+
     def on_given_back(self, count: int) -> None:
         """So many that were read are unread again."""
         self._net += count
@@ -177,8 +183,9 @@ class Backlog:
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
             self._net = max(0, unread)
-        if self.is_suspect:
+        if self.suspicion:
             self._lower(waiting - self.withheld, mine_count, began)
+            self.suspicion = self.suspicion - 1 if acked_count else 0  # else it is as low as it can be
         self.is_empty = waiting == 0 and self.pending_count == 0
         self.last_sequence = last_sequence
         self._last_stored = began.stored
@@ -187,7 +194,6 @@ class Backlog:
 
     def _lower(self, waiting: int, mine_count: int, began: Snapshot) -> None:
         """Not above what can be there at most, though messages move: what a native client took was counted once."""
-        self.is_suspect = False
         held_count = max(0, mine_count - (self.read_count - began.read))  # all the time: it is among what waits
         most = waiting - held_count + self.stored_count - began.stored
         self._net = min(self._net, max(most, -self.pending_count))

@@ -250,7 +250,7 @@ class QueueReader:
     def _on_waited(self, answer: Answer) -> None:
         """KubeMQ gives what it has at once: perhaps less is there than is thought, and each Get waits for new ones."""
         if sum([len(message.body) for message in answer.messages]) < WAITED_BYTES:
-            self._lease.counts.is_suspect = True
+            self._lease.counts.suspect()
             self._broker.refresh_counts(lambda: None)
 
     async def _is_next(self, answer: Answer) -> bool:

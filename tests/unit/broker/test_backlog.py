@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.broker.backlog import AHEAD_S, AWAY_S, PURGE_PATIENCE_S, Backlog
+from connector.broker.backlog import AHEAD_S, AWAY_S, PURGE_PATIENCE_S, SUSPICION, Backlog
 
 
 def stored(count: int) -> Backlog:
@@ -67,7 +67,7 @@ def test_a_count_that_is_suspected_is_lowered_though_messages_move(is_suspect: b
     """Of 100 known to be unread a native client took 60; 2 were stored during the call, 1 read and 3 acknowledged."""
     backlog = stored(110)
     backlog.on_read(10, 10)
-    backlog.is_suspect = is_suspect
+    backlog.suspicion = int(is_suspect)
     began = backlog.begin_snapshot(is_quiet=False)
     for _ in range(2):
         backlog.pending_count += 1
@@ -76,17 +76,36 @@ def test_a_count_that_is_suspected_is_lowered_though_messages_move(is_suspect: b
     backlog.confirmed_count += 3
     backlog.correct(48, 200, 9, began, is_quiet=False)
     assert backlog.count == count
-    assert not backlog.is_suspect
+    assert not backlog.suspicion
 
 
 def test_what_may_be_acknowledged_already_lowers_no_suspected_count() -> None:
     """Of 5 stored 2 are in hand and 2 acknowledged, of which KubeMQ has heard: 3 wait, one of them unread."""
     backlog = stored(5)
     backlog.on_read(4, 4)
-    backlog.is_suspect = True
+    backlog.suspect()
     began = backlog.begin_snapshot(is_quiet=False)
     backlog.correct(3, 5, 2, began, is_quiet=False, acked_count=2)
     assert backlog.count == 1
+
+
+def test_a_suspected_count_is_lowered_until_nothing_acknowledged_can_be_in_it() -> None:
+    """Of 8 stored 4 are acknowledged and a native client took 3; the first count has the 4 still in it."""
+    backlog = stored(8)
+    backlog.on_read(4, 4)
+    backlog.suspect()
+    for waiting, count in ((5, 4), (2, 2), (1, 1)):
+        began = backlog.begin_snapshot(is_quiet=False)
+        backlog.correct(waiting, 8, 0, began, is_quiet=False, acked_count=4)
+        assert backlog.count == count
+    began = backlog.begin_snapshot(is_quiet=False)
+    backlog.correct(1, 8, 0, began, is_quiet=False)
+    assert backlog.count == 1
+    assert not backlog.suspicion
+    backlog.suspect()
+    for _ in range(SUSPICION):
+        backlog.correct(1, 8, 0, backlog.begin_snapshot(is_quiet=False), is_quiet=False, acked_count=1)
+    assert not backlog.suspicion
 
 
 def test_what_is_withheld_is_never_less_than_nothing() -> None:

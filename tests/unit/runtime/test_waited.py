@@ -24,11 +24,11 @@ async def test_a_get_that_waited_is_looked_into(
     async with running(FakeKubeMQ(), FakeTopologyLog()) as world:
         await world.declare()
         await world.publish(5)
-        suspected: list[bool] = []
+        suspected: list[int] = []
         refresh = world.hub.broker.refresh_counts
 
         def refresh_counts(done: Callable[[], None]) -> None:
-            suspected.append(world.queue.lease.counts.is_suspect)
+            suspected.append(world.queue.lease.counts.suspicion)
             refresh(done)
 
         monkeypatch.setattr(world.hub.broker, "refresh_counts", refresh_counts)
