@@ -415,7 +415,7 @@ class PeerDesk:
         elif op == "admit":
             self._admit(member, queue, facts["exclusive"], done)
         elif op == "delete":
-            host.delete_queue(queue.name, queue.owner, facts["if_unused"], facts["if_empty"], done, queue)
+            host.delete_queue(queue.name, queue.owner, facts["if_unused"], facts["if_empty"], done)
         else:
             change = host.bind_queue if op == "bind" else host.unbind_queue
             arguments = read_table(base64.b64decode(facts["a"]), 0)[0]

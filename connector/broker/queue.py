@@ -336,10 +336,8 @@ class StoredQueue(Queue):
 
     def on_coming(self, count: int) -> Backlog | None:
         """KubeMQ is about to store so many; where that is noted, if they may be read here and probably are there."""
-        if not self.is_owned or self.is_held:
-            return None
         counts = self.lease.counts
-        if counts.is_refused:
+        if not self.is_owned or self.is_held or counts.is_refused:
             return None
         counts.coming_count = count
         if self.lease.wants_reader():

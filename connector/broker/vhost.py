@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from connector.broker.arguments import check_equivalent, check_queue
@@ -251,7 +252,8 @@ class VirtualHost(Exchanges):
 
         ``meant``: what was found under the name before; a later queue of the name is another one.
         """
-        if self._when_left(name, lambda: self.delete_queue(name, owner, if_unused, if_empty, done, meant)):
+        again = partial(self.delete_queue, name, owner, if_unused, if_empty, done)
+        if self._when_left(name, partial(again, meant)):
             return
         try:
             queue = self.find_queue(name, owner)
@@ -265,8 +267,7 @@ class VirtualHost(Exchanges):
             done(0)
             return
         if not queue.is_owned:
-            again = lambda: self.delete_queue(name, owner, if_unused, if_empty, done, queue)  # noqa: E731
-            self._shared.others.delete(queue, if_unused, if_empty, done, again)
+            self._shared.others.delete(queue, if_unused, if_empty, done, partial(again, queue))
             return
         if if_unused and queue.consumer_count:
             done(Inequivalent(f"{self._label('queue', name)} in use"))
@@ -279,7 +280,7 @@ class VirtualHost(Exchanges):
         if queue.is_deleted or self.queues.get(queue.name) is not queue:
             done(0)
         elif not queue.is_owned or queue.name in self._leaving:  # its reader knows, or who deletes it
-            self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done, queue)
+            self.delete_queue(queue.name, queue.owner, if_unused, if_empty, done)
         elif if_unused and queue.consumer_count:
             done(Inequivalent(f"{label} in use"))
         elif if_empty and (count or queue.unreadable_count):

@@ -572,3 +572,14 @@ def test_a_purge_waits_anew_after_the_link_was_lost(is_restarted: bool) -> None:
         bench.now += waited_s
         bench.recover(2)
         assert told == expected
+
+
+def test_what_is_settled_lowers_no_suspected_count() -> None:
+    """Its AckRange may be written at this moment: KubeMQ may have counted it or not."""
+    bench = Bench(stored=4)
+    bench.credit = 2
+    first, _ = bench.open(1, 2)
+    bench.lease.settle(first)
+    bench.lease.counts.suspect()
+    bench.count(3)
+    assert bench.lease.backlog == 2

@@ -7,6 +7,7 @@ import pytest
 from connector.broker.backlog import NEVER
 from connector.broker.generations import Left, queue_moved, queue_moving, queue_retired
 from connector.broker.message import Message
+from connector.broker.move import Move
 from connector.broker.ports import Unavailable
 from connector.broker.recovery import RETIRED_RETRY_S
 from connector.broker.topology import VERSION, encode_event
@@ -83,3 +84,10 @@ def test_what_a_restarted_server_may_have_handed_out_is_flagged_whoever_comes_an
     monkeypatch.setattr(model, "wake_reader", lambda _queue: None)
     model.broker.on_snapshot(model.broker.begin_snapshot(), model.store.rows())
     assert lease.redelivered_upto == 2
+
+
+def test_a_move_remembers_what_an_earlier_one_found_gone(model: BrokerModel) -> None:
+    source = model.stored_queue("q").current
+    source.lease.left.note(Left(3, [1, 2], gone=1))
+    event = model.broker.recovery.moved_event(Move(source, source, "withheld"), 3, 1)
+    assert (event["copied"], event["gone"]) == ([1, 2], 2)
