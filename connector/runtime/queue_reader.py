@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 IDLE_S = 5.0
 #: While this connector is out of touch with the others, it is looked so often whether it may read again.
 HOLD_S = 0.05
-#: A Get for what is there takes a few milliseconds, unless its bodies are many bytes.
-WAITED_S = 0.1
+#: A Get for what is there takes a few milliseconds, unless its bodies are many bytes; one for what is not there waits.
+WAITED_S = 0.02
 WAITED_BYTES = 1_000_000
 REFUSED = "an acknowledgement was refused"
 
@@ -251,7 +251,6 @@ class QueueReader:
         """KubeMQ gives what it has at once: perhaps less is there than is thought, and each Get waits for new ones."""
         if sum([len(message.body) for message in answer.messages]) < WAITED_BYTES:
             self._lease.counts.suspect()
-            self._broker.refresh_counts(lambda: None)
 
     async def _is_next(self, answer: Answer) -> bool:
         """Whether an answer that is in doubt is to be taken: not while a lost stream may have what comes before it."""
