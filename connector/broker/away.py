@@ -163,6 +163,11 @@ class Away:
         """We store these a second time: the owner drops what it reads twice."""
         self._peers.tell(self.owner_of(queue), {"t": "repeated", "q": key_of(queue), "ids": message_ids})
 
+    def note_unknown(self, queue: StoredQueue, message_ids: list[str]) -> None:
+        """We have refused these, but they may be stored: the owner has not counted them."""
+        facts = {"t": "repeated", "q": key_of(queue), "ids": message_ids, "refused": True}
+        self._peers.tell(self.owner_of(queue), facts)
+
     def tell_grown(self) -> None:
         """Tell the owners what we have stored in their queues since the last time."""
         grown, self._grown = self._grown, {}

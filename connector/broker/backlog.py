@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from mapping.message_ids import is_ours
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,6 +25,8 @@ AWAY_S = 2 * PURGE_PATIENCE_S
 AHEAD_S = 0.5
 #: How many counts may lower the known backlog though messages move: each may have what was just acknowledged in it.
 SUSPICION = 5
+#: How many MessageIDs are remembered that may be stored although they were refused.
+UNKNOWN_CAPACITY = 16_384
 
 
 class Snapshot(NamedTuple):
@@ -54,6 +58,7 @@ class Backlog:
         "_net",
         "_raised_count",
         "_spared",
+        "_unknown",
         "coming_count",
         "confirmed_count",
         "counted_from",
@@ -68,6 +73,7 @@ class Backlog:
         "read_count",
         "stored_count",
         "suspicion",
+        "uncounted_count",
         "unpurged_count",
         "withheld",
     )
@@ -89,6 +95,8 @@ class Backlog:
         self.last_sequence: int | None = None
         self._last_stored = 0
         self._raised_count = self._ahead_count = 0
+        self.uncounted_count = 0  #: whether so many are stored, or second copies of them, nobody knows
+        self._unknown: set[str] = set()
 
     @property
     def count(self) -> int:
@@ -131,16 +139,48 @@ class Backlog:
         if highest > self.highest_read:
             self.highest_read = highest
 
+    def note_unknown(self, message_ids: Iterable[str]) -> None:
+        """These may be stored, although they were refused."""
+        self.uncounted_count += len(self._unknown.union(message_ids)) - len(self._unknown)
+        if len(self._unknown) < UNKNOWN_CAPACITY:
+            self._unknown.update(message_ids)
+
+    def is_told(self, sequence: int, message_id: str) -> bool:
+        """Whether a message that is read is one of those that we were told of when they were stored."""
+        if sequence <= self.highest_read or not is_ours(message_id):
+            return False
+        if message_id in self._unknown:
+            self._unknown.discard(message_id)
+            return False
+        return True
+
     def has_again(self) -> bool:
         """Whether one that we have not counted is among those known to be unread: KubeMQ has counted more than we.
 
-        That is one that was read before and comes again, as an acknowledgement may be too late for the Get that follows
-        it, and the second copy of one whose store was not answered.
+        That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
+        late for the Get that follows it, and one whose store was not answered, or its second copy.
         """
         if self._raised_count <= 0:
             return False
         self._raised_count -= 1
         return True
+
+    @property
+    def found_more(self) -> bool:
+        """Whether the last count had messages that nobody has told us of: a native producer's, most likely."""
+        return self._ahead_count > 0
+
+    @property
+    def may_have_uncounted(self) -> bool:
+        """Whether some may be there uncounted, and nothing is on its way: a count would show them."""
+        return self.uncounted_count > 0 and self.pending_count == 0
+
+    def take_uncounted(self) -> int:
+        """It was counted: so many are unread, and may all be second copies of others; else 0."""
+        if not self.may_have_uncounted:
+            return 0
+        most, self.uncounted_count = self.uncounted_count, 0
+        return self.count if self.count <= most else 0
 
     def suspect(self) -> None:
         """A Get had to wait for what is known to be there: perhaps it is not."""

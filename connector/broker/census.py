@@ -45,6 +45,7 @@ class Census:
         self._latest = Latest(clock)
         self._active: dict[StoredQueue, None] = {}  # all but the idle ones: what QueuesInfo is compared with
         self._by_reported_name: dict[str, list[Source]] = {}
+        self.found_more = False  #: the last call had messages that nobody has told us of, and more may come
         self._indexed: tuple[list[ChannelInfo], dict[str, list[ChannelInfo]]] = ([], {})  # of one call, for many queues
 
     def mark_dirty(self, queue: Queue) -> None:
@@ -108,6 +109,7 @@ class Census:
         """
         found = _by_name(rows)
         self._latest.on_rows(found)
+        self.found_more = False
         seen = set()
         for source, mark in began:
             name = names.reported_name(source.kubemq_channel)
@@ -186,6 +188,7 @@ class Census:
         last_sequence = None if is_shared else most.last_sequence
         if lease.on_snapshot(most.waiting, mark, last_sequence, subscribers):
             self._on_sharing(source, subscribers)
+        self.found_more = self.found_more or lease.counts.found_more
         if lease.is_doubtful:
             self.recovery.look(source)
         return None if is_shared else max(0, most.waiting - lease.counts.withheld)

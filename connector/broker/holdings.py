@@ -72,8 +72,7 @@ class Holdings:
         self.oldest_since: float | None = None  #: when the oldest message was stored, as far as is known
         self.is_unsure = False  #: the server was restarted in an earlier life: it may have handed out more than it says
         self.handed_out_upto: int | None = None  #: what the connector that read before us has handed out
-        self.redelivered_upto = 0
-        self.early_upto = 0
+        self.redelivered_upto = self.early_upto = 0
         self.inherited_upto = 0  # what an earlier life stored, some of it perhaps twice
         self._inherits_until = now() + LATE_S
         self.highest_delivered = 0
@@ -228,6 +227,7 @@ class Holdings:
             read.update((message.message_id, sequence) for sequence, message in pile.items())
         for message_id in message_ids:
             self.repeated.watch(message_id, read.get(message_id, 0), self.generation)
+        self.counts.uncounted_count += len(message_ids)
 
     def purge(self, done: Callable[[], None]) -> None:
         """Acknowledge unseen what is ready now (``ready_count``), here and in KubeMQ (QU-10).
@@ -353,7 +353,6 @@ class Holdings:
         held, settled, moving = self.held, self.settled, self.moving
         was_ready = {message.sequence: message for message in self.ready} if self.ready else {}
         relinked = size = again = fresh = 0
-        read_upto = self.counts.highest_read
         for message in messages:
             sequence = message.sequence
             cost = _cost(message)
@@ -366,7 +365,8 @@ class Holdings:
             if mine is not None:
                 self._displace(sequence, mine)
             if self._take_in(sequence, message, is_counted):
-                fresh += sequence > read_upto or self.line.has_given_back(sequence) or self.counts.has_again()
+                is_told = self.counts.is_told(sequence, message.message_id) or self.line.has_given_back(sequence)
+                fresh += is_told or self.counts.has_again()
         if fresh:  # up at once, down slowly: an answer that is too large costs the stream
             average = size / len(messages)
             self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
@@ -382,7 +382,7 @@ class Holdings:
         return self.line.is_next(messages, mine, self.mine_count, self.counts.highest_read)
 
     def _may_be_inherited(self, sequence: int) -> bool:
-        """Whether an earlier life may have stored the message, and twice; its last requests may arrive late."""
+        """Whether an earlier life may have stored it, and twice; its last requests may arrive late."""
         if sequence <= self.inherited_upto:
             return True
         if self._inherits_until and self._now() > self._inherits_until:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from connector.broker.backlog import NEVER, UNBOUNDED, Snapshot
 from connector.broker.holdings import MAX_ANSWER_BYTES, Holdings
-from connector.broker.pacing import ACK_DELAY_S, Pacing
+from connector.broker.pacing import ACK_DELAY_S, READ_AHEAD_BYTES, WORTH_BYTES, Pacing
 from connector.broker.sharing import LOST, Sharing
 from connector.broker.steps import NOT_AT_ALL, WAIT, Step, StepKind
 from connector.broker.streams import Streams
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 #: Most unread messages one Get asks for.
 MAX_NEW = 1024
-#: What a re-read brings besides stays within so many bytes.
-WORTH_BYTES = 32_000_000
-#: What is read beyond the free credit stays within so many bytes.
-READ_AHEAD_BYTES = 4_000_000
 #: What was read ahead and nobody took goes back after this.
 GIVE_BACK_DELAY_S = 0.2
 #: The last acknowledgements are proven after this, if no later request does it before.
@@ -254,11 +250,13 @@ class Lease(Holdings):
         if self.is_doubtful:
             now = self._now()
             return Step(StepKind.WAIT, self._recover_at) if now < self._recover_at else Step(StepKind.EXAMINE)
+        if self.counts.may_have_uncounted and self.is_at_rest and not self.must_keep:
+            return Step(StepKind.RECOVER)
         return _CHOOSE[self.state](self)
 
     def wants_reader(self) -> bool:
         """True while a reader has something to do now or later (else it may end, and its stream with it)."""
-        if self.is_doubtful:
+        if self.is_doubtful or self.counts.may_have_uncounted:
             return True
         if self.state is not State.IDLE or self.sent or self._proofs.has_waiters or self.mine_count:
             return True
@@ -440,6 +438,7 @@ class Lease(Holdings):
             self._forget(lambda _sequence: True)
         elif last is not None:
             self._forget(lambda sequence: sequence > last)
+        self._peeks += counts.take_uncounted()
         size = self.get_size()
         self._is_counted = waiting is not None
         if waiting is None:

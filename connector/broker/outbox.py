@@ -220,13 +220,19 @@ def on_unknown(outbox: Outbox, batch: list[Submission], reason: str) -> None:
         submission.message.redelivered = True  # a reader that starts anew cannot know the first copy
     outbox.put_back(again)
     unknown = [submission for submission in batch if not submission.receipt.retry]
+    for queue, message_ids in _ids_by_queue(unknown).items():
+        queue.note_unknown(message_ids)
     on_results(unknown, [reason] * len(unknown))
 
 
 def watch_repeated(batch: Sequence[Outgoing]) -> None:
     """The batch is sent a second time under the same MessageIDs: the reader drops second copies it meets."""
+    for queue, message_ids in _ids_by_queue(cast("Sequence[Submission]", batch)).items():
+        queue.watch_repeated(message_ids)
+
+
+def _ids_by_queue(batch: Sequence[Submission]) -> dict[StoredQueue, list[str]]:
     message_ids: dict[StoredQueue, list[str]] = {}
-    for submission in cast("Sequence[Submission]", batch):
+    for submission in batch:
         message_ids.setdefault(submission.queue, []).append(submission.message.message_id)
-    for queue, ids in message_ids.items():
-        queue.watch_repeated(ids)
+    return message_ids

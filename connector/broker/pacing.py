@@ -27,6 +27,10 @@ PACE_WINDOW_S = 0.2
 #: A refill begins so much before it has to, and brings so much more than it has to.
 MARGIN_S = 0.005
 MARGIN = 1.25
+#: What a re-read brings besides stays within so many bytes.
+WORTH_BYTES = 32_000_000
+#: What is read beyond the free credit stays within so many bytes.
+READ_AHEAD_BYTES = 4_000_000
 
 
 class Pacing:

@@ -387,7 +387,8 @@ class PeerDesk:
     def _on_repeated(self, _member: str, facts: Facts, _blobs: list[bytes]) -> None:
         queue = self._find(facts["q"])
         if isinstance(queue, StoredQueue) and queue.is_owned:
-            queue.watch_repeated(facts["ids"])
+            note = queue.note_unknown if facts.get("refused") else queue.watch_repeated
+            note(facts["ids"])
 
     def _on_do(self, member: str, facts: Facts, _blobs: list[bytes]) -> None:
         queue = self._find(facts["q"])

@@ -272,6 +272,9 @@ class QueueOwner(Protocol):
     def watch_repeated(self, queue: Any, message_ids: list[str]) -> None:
         """These are stored a second time."""
 
+    def note_unknown(self, queue: Any, message_ids: list[str]) -> None:
+        """These may be stored, although they were refused."""
+
     def owner_of(self, queue: Any) -> str:
         """The member that has it; "" for nobody."""
 

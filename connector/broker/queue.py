@@ -131,6 +131,13 @@ class StoredQueue(Queue):
         else:
             self._hub.away.watch_repeated(self, message_ids)
 
+    def note_unknown(self, message_ids: list[str]) -> None:
+        """These were refused, but may be stored: whoever reads the queue has not counted them."""
+        if self.is_owned:
+            self.lease.counts.note_unknown(message_ids)
+        else:
+            self._hub.away.note_unknown(self, message_ids)
+
     def on_grown(self, count: int) -> None:
         """Another connector has stored so many messages."""
         if self.lease.counts.known_at > NEVER:

@@ -36,4 +36,4 @@ class Solo:
         raise AssertionError(_NOBODY)
 
     publish = count = purge = delete = acquire = want = on_grown = when_sure = watch_repeated = owner_of = bind
-    admit = tell_room = tell_settled = look_for = bind
+    admit = tell_room = tell_settled = look_for = note_unknown = bind

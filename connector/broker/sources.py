@@ -40,6 +40,10 @@ class Source:
         """These are stored here a second time."""
         self.lease.watch_repeated(message_ids)
 
+    def note_unknown(self, message_ids: list[str]) -> None:
+        """These may be stored here, although they were refused."""
+        self.lease.counts.note_unknown(message_ids)
+
     @property
     def has_messages(self) -> bool:
         """Whether something of it is to be delivered before anything newer."""

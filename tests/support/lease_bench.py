@@ -10,8 +10,13 @@ from connector.broker.ports import Answer
 from connector.broker.steps import StepKind
 
 
-def message(sequence: int, message_id: str = "", body: bytes = b"x") -> Message:
-    return Message("", "q", b"\0\0", body, message_id or f"id{sequence}", sequence, "channel")
+def message_id(number: int | str) -> str:
+    """One of ours."""
+    return f"~0123456789ab.{number}"
+
+
+def message(sequence: int, identity: str = "", body: bytes = b"x") -> Message:
+    return Message("", "q", b"\0\0", body, identity or message_id(sequence), sequence, "channel")
 
 
 class Bench:

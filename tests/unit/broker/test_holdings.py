@@ -9,7 +9,7 @@ from connector.broker.lease import BACK_OFF_S, Event, State
 from connector.broker.ports import Answer, ChannelInfo
 from connector.broker.steps import StepKind
 from mapping.message_ids import MessageIds
-from tests.support.lease_bench import Bench, message
+from tests.support.lease_bench import Bench, message, message_id
 
 FINISH = StepKind.FINISH
 REFILL = StepKind.REFILL
@@ -425,10 +425,10 @@ def test_the_first_copy_may_have_been_read_before_the_doubt_arose() -> None:
     lease.settle(settled)
     bench.credit = 2
     bench.get(1, 2, 3, 5)
-    lease.watch_repeated([f"id{s}" for s in (1, 2, 3, 4, 5)])
+    lease.watch_repeated([message_id(s) for s in (1, 2, 3, 4, 5)])
     for sequence in (1, 2, 3, 4, 5):
-        assert lease.repeated.is_second(sequence + 10, f"id{sequence}")
-        assert not lease.repeated.is_second(sequence, f"id{sequence}")
+        assert lease.repeated.is_second(sequence + 10, message_id(sequence))
+        assert not lease.repeated.is_second(sequence, message_id(sequence))
 
 
 # --------------------------------------------------------------------------------------------- purge, delete
@@ -564,13 +564,14 @@ def test_it_is_counted_where_kubemq_has_counted_it() -> None:
 @pytest.mark.parametrize("is_counted", [False, True])
 def test_a_second_copy_is_in_no_count_but_kubemqs(is_counted: bool) -> None:
     bench = Bench(2)
-    bench.lease.watch_repeated(["a"])
+    twice = message_id(1)
+    bench.lease.watch_repeated([twice])
     if is_counted:
         bench.count(3, 3)
     bench.credit = 9
     size = bench.begin_get()
     assert size == (3 if is_counted else 2)
-    bench.lease.on_answer(Answer("t", [message(1, "a"), message(2, "a"), message(3)][:size]))
+    bench.lease.on_answer(Answer("t", [message(1, twice), message(2, twice), message(3)][:size]))
     assert bench.lease.backlog == (0 if is_counted else 1)
     assert [m.sequence for m in bench.lease.ready] == ([1, 3] if is_counted else [1])
 

@@ -13,12 +13,11 @@ from connector.broker.lease import (
     MAX_BACK_OFF_S,
     MAX_NEW,
     PROOF_DELAY_S,
-    WORTH_BYTES,
     Event,
     Lease,
     State,
 )
-from connector.broker.pacing import ACK_DELAY_S, MIN_SPACING_S
+from connector.broker.pacing import ACK_DELAY_S, MIN_SPACING_S, WORTH_BYTES
 from connector.broker.ports import Answer
 from connector.broker.steps import StepKind
 from tests.support.lease_bench import Bench, message

@@ -158,6 +158,8 @@ def test_unknown_results(outbox: Outbox, queue: StoredQueue, wakes: Wakes) -> No
     assert [submission.message.message_id for submission in again[:2]] == [ids[0], ids[2]]
     assert [submission.message.redelivered for submission in again] == [True, True, False]
     assert outbox.size_bytes == 0
+    assert not queue.lease.counts.is_told(1, ids[1])  # it may be stored, uncounted
+    assert queue.lease.counts.is_told(1, ids[0])
 
 
 def test_second_copies_are_watched_for(outbox: Outbox, queue: StoredQueue) -> None:
