@@ -7,8 +7,11 @@ import pytest
 from connector.broker.backlog import UNKNOWN_CAPACITY
 from connector.broker.lease import Event
 from connector.broker.ports import Answer
+from connector.broker.queue import StoredQueue
+from connector.broker.requests import QueueDeclare
 from connector.broker.steps import StepKind
 from tests.support.lease_bench import Bench, message, message_id
+from tests.support.replica_model import Pair
 
 RECOVER = StepKind.RECOVER
 
@@ -101,3 +104,20 @@ def test_no_more_ids_are_remembered_than_there_is_room_for() -> None:
     assert not counts.is_told(1, message_id(0))
     assert counts.is_told(2, message_id(0))
     assert counts.is_told(3, message_id(UNKNOWN_CAPACITY))
+
+
+def test_whoever_reads_the_queue_hears_of_it_from_the_one_who_stored_it() -> None:
+    pair = Pair()
+    pair.a.start(pair.a.vhost.declare_queue, QueueDeclare("q", durable=True), None)
+    pair.run(1)
+    owner, other = pair.a.vhost.queues["q"], pair.b.vhost.queues["q"]
+    assert isinstance(owner, StoredQueue)
+    assert isinstance(other, StoredQueue)
+    other.note_unknown([message_id(1)])
+    other.watch_repeated([message_id(2)])
+    pair.run(0.1)
+    lease = owner.lease
+    assert not lease.counts.is_told(1, message_id(1))
+    assert lease.counts.is_told(2, message_id(2))
+    assert [lease.repeated.is_second(sequence, message_id(2)) for sequence in (2, 3)] == [False, True]
+    assert [lease.repeated.is_second(sequence, message_id(1)) for sequence in (1, 4)] == [False, False]
