@@ -176,7 +176,7 @@ class Backlog:
         return self.uncounted_count > 0 and self.pending_count == 0
 
     def take_uncounted(self) -> int:
-        """It was counted: so many are unread, and may all be second copies of others; else 0."""
+        """It was counted: so many are unread that may all be second copies of others; 0 where not all can be."""
         if not self.may_have_uncounted:
             return 0
         most, self.uncounted_count = self.uncounted_count, 0

@@ -236,9 +236,9 @@ class Lease(Holdings):
         self.was_in_doubt = self.was_in_doubt or self.may_withhold
         self.trust()
 
-    def peek(self) -> None:
-        """Read one message ahead, to learn its age; it goes back as what nobody takes does."""
-        self._peeks = 1
+    def peek(self, count: int = 1) -> None:
+        """Read so many messages ahead, to learn what they are; they go back as what nobody takes does."""
+        self._peeks = max(self._peeks, count)
 
     def _is_quiet(self) -> bool:
         return not (self.sent or self.settled or self.counts.pending_count or self.state is State.GETTING)
@@ -438,7 +438,6 @@ class Lease(Holdings):
             self._forget(lambda _sequence: True)
         elif last is not None:
             self._forget(lambda sequence: sequence > last)
-        self._peeks += counts.take_uncounted()
         size = self.get_size()
         self._is_counted = waiting is not None
         if waiting is None:

@@ -217,6 +217,9 @@ class QueueReader:
         waiting = self._broker.count(self._source, began, await self._snapshot())
         if waiting == 0 or lease.sharing.is_certain or lease.counts.withheld:
             lease.streams.clear()  # others who read, and a dead server's self, could not be told from a lost stream
+        second_count = lease.counts.take_uncounted()
+        if not self._queue.older:  # else it would be read before its turn
+            lease.peek(second_count)
         await self._get(lease.recover_size(waiting))
 
     async def _get(self, size: int) -> None:

@@ -48,6 +48,7 @@ def test_second_copies_are_counted_and_read_once_what_was_stored_again_is_answer
     bench.lease.on_event(Event.CLOSED)
     bench.lease.on_proof(())
     bench.count(1, 2)
+    bench.lease.peek(bench.lease.counts.take_uncounted())
     assert bench.lease.recover_size(1) == 1
     bench.lease.on_event(Event.GET_SENT)
     bench.lease.on_answer(Answer("t", [message(2, message_id(1))]))
@@ -61,6 +62,7 @@ def test_what_is_more_than_second_copies_is_not_read_for_them() -> None:
     assert bench.kind is RECOVER
     bench.lease.on_event(Event.CLOSED)
     bench.count(2, 2)
+    assert bench.lease.counts.take_uncounted() == 0
     assert bench.lease.recover_size(2) == 0
     bench.lease.on_event(Event.REST)
     assert bench.kind is not RECOVER

@@ -34,6 +34,8 @@ class FakeQueue:
 
     def on_coming(self, count: int) -> None: ...
 
+    def note_unknown(self, message_ids: list[str]) -> None: ...
+
 
 class Results:
     """A receipt of a channel with confirms."""
