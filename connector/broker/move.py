@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from connector.broker.message import Message
+from mapping.message_ids import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,6 +61,8 @@ class Move:
         for message in lease.ready:
             self._choose(chosen, message, redelivered=message.redelivered)
         for message in messages:
+            if self._is_copied(message):
+                continue
             known = lease.orphans.get((message.sequence, message.message_id))
             if known is not None:
                 self._choose(chosen, known, redelivered=True)
@@ -68,6 +71,12 @@ class Move:
                 flag = flag or lease.adopted.is_held(message.message_id)
                 self._choose(chosen, message, redelivered=flag)
         return [chosen[key] for key in sorted(chosen)]
+
+    def _is_copied(self, message: Message) -> bool:
+        """Whether it lives on in the new generation: it may not be taken for the first copy seen, nor copied again."""
+        if (message.sequence, message.message_id) in self._copied:
+            return True
+        return message.message_id in self._copied_ids and is_ours(message.message_id)  # natives may use an id twice
 
     def _choose(self, chosen: dict[tuple[int, str], Copy], message: Message, *, redelivered: bool) -> None:
         key = (message.sequence, message.message_id)
