@@ -11,6 +11,8 @@ CAPACITY = 4096
 #: How many MessageIDs are remembered that were stored again.
 KNOWN_CAPACITY = 16_384
 _UNSEEN = (-1, 0)
+#: Stands for the Sequence of a copy that is yet to be seen.
+_NEXT = -1
 
 
 class Acknowledged:
@@ -62,10 +64,17 @@ class Repeated:
             _add(self._passing, CAPACITY, message_id, _UNSEEN)
 
     def renew(self, message_id: str) -> None:
-        """The first copy has been stored elsewhere: which one is seen first is open again."""
+        """The first copy may have been stored elsewhere: which one is seen first is open again."""
+        self._replace(message_id, _UNSEEN)
+
+    def pass_on(self, message_id: str, generation: int) -> None:
+        """The first copy has been stored in another generation: the next one seen there is the first."""
+        self._replace(message_id, (generation, _NEXT))
+
+    def _replace(self, message_id: str, first: tuple[int, int]) -> None:
         for pile in (self._known, self._passing):
             if message_id in pile:
-                pile[message_id] = _UNSEEN
+                pile[message_id] = first
 
     def settle(self, message_id: str, sequence: int, generation: int) -> None:
         """This one is done with: any other copy is a second one."""
@@ -78,7 +87,7 @@ class Repeated:
         first = pile.get(message_id)
         if first is None:
             return False
-        if first is _UNSEEN:
+        if first is _UNSEEN or first == (generation, _NEXT):
             pile[message_id] = (generation, sequence)
             return False
         return first != (generation, sequence)

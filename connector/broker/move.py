@@ -95,7 +95,7 @@ class Move:
                 counts.on_refused()
                 continue
             counts.on_stored()
-            self.target.lease.repeated.renew(copy.message.message_id)
+            self.target.lease.repeated.pass_on(copy.message.message_id, self.target.generation)
             self._copied.add((copy.original.sequence, copy.original.message_id))
             self._copied_ids.add(copy.original.message_id)
             self.stored_count += 1

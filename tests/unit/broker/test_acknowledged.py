@@ -70,3 +70,16 @@ def test_a_first_copy_that_was_read_in_passing_stays_the_first() -> None:
     repeated.watch("one")
     assert not repeated.is_second(7, "one")
     assert repeated.is_second(8, "one")
+
+
+def test_a_copy_that_was_passed_on_is_the_first_wherever_older_ones_turn_up() -> None:
+    repeated = Repeated()
+    repeated.watch("a")
+    assert not repeated.is_second(5, "a", 1)
+    repeated.pass_on("a", 3)
+    assert repeated.is_second(7, "a", 0)  # its place in the old channel was withheld until now
+    assert [repeated.is_second(sequence, "a", 3) for sequence in (4, 4, 6)] == [False, False, True]
+    assert repeated.is_second(7, "a", 0)
+    repeated.pass_on("never watched", 3)
+    assert not repeated.is_second(1, "never watched", 0)
+    assert not repeated.is_second(2, "never watched", 0)
