@@ -36,13 +36,17 @@ class Member:
     """One open subscription to a queue: a transaction, a purge, a peek.
 
     ``pending`` is what was handed to it and is not settled.  ``on_messages`` gets Sequences as they arrive and must
-    not call the engine.  ``satisfied``: takes nothing more (only without the quirk ``parks``).
+    not call the engine.  ``fills``: takes more until it is full.  ``satisfied``: takes nothing more (only without the
+    quirk ``parks``).
     """
 
-    __slots__ = ("channel", "last_sent", "max_items", "on_messages", "pending", "satisfied")
+    __slots__ = ("channel", "fills", "last_sent", "max_items", "on_messages", "pending", "satisfied")
 
-    def __init__(self, channel: QueueChannel, max_items: int, on_messages: Callable[[Sequence[int]], None]) -> None:
+    def __init__(
+        self, channel: QueueChannel, max_items: int, on_messages: Callable[[Sequence[int]], None], fills: bool = False
+    ) -> None:
         self.channel = channel
+        self.fills = fills
         self.max_items = max_items
         self.on_messages = on_messages
         self.pending: dict[int, None] = {}
@@ -124,9 +128,11 @@ class Engine:
         if channel.members:
             self._deliver(channel)
 
-    def join(self, channel: QueueChannel, max_items: int, on_messages: Callable[[Sequence[int]], None]) -> Member:
+    def join(
+        self, channel: QueueChannel, max_items: int, on_messages: Callable[[Sequence[int]], None], fills: bool = False
+    ) -> Member:
         """Open a member with room for ``max_items`` and hand it what is there at once."""
-        member = Member(channel, max_items, on_messages)
+        member = Member(channel, max_items, on_messages, fills)
         alone = not channel.members
         channel.members.append(member)
         channel.was_read = True
@@ -140,6 +146,10 @@ class Engine:
         if self.on_members is not None:
             self.on_members(channel)
         return member
+
+    def satisfy(self, member: Member) -> None:
+        """It has waited long enough: it takes nothing more (unless it parks)."""
+        member.satisfied = not self._quirks.parks
 
     def resurrect(self, channel: QueueChannel, max_items: int) -> Member:
         """A member of an earlier life, with what it had unsettled: first of all that was given back by its death."""
@@ -226,7 +236,8 @@ class Engine:
             channel.last_sent = member.last_sent = fresh[-1]
             batch = [*batch, *fresh] if batch else fresh
         member.pending.update(dict.fromkeys(batch))
-        member.satisfied = not self._quirks.parks
+        if not member.fills or not member.room():
+            self.satisfy(member)
         member.on_messages(batch)
 
     def _next_member(self, channel: QueueChannel) -> Member | None:

@@ -18,6 +18,8 @@ from connector.embedded.core import Core, GetSlot
 from connector.embedded.records import DOWNSTREAM_MESSAGES, Record, messages_field, varint
 from connector.embedded.transaction import Transaction
 
+#: Without the quirk ``fills_gets``, a Get that has some waits so long for the rest: what is being stored is soon there.
+MOMENT_S = 0.05
 # QueuesDownstreamResponse.RequestTypeData (3) = Get
 _GET_TYPE = b"\x18\x01"
 
@@ -51,9 +53,10 @@ class Get:
         self._wait_s = max(request.WaitTimeout, core.quirks.least_wait_ms) / 1000
 
     def would_wait(self) -> bool:
-        """Nothing is there to answer with."""
+        """Less is there than is asked for."""
         queue = self._core.engine.channels.get(self._request.Channel)
-        return not self._problem and not (queue and (queue.returned or queue.last_sent < queue.last_sequence))
+        there_count = len(queue.returned) + queue.last_sequence - queue.last_sent if queue else 0
+        return not self._problem and there_count < self._max_items
 
     async def run(self) -> None:
         """Open the transaction, wait if need be, answer."""
@@ -77,10 +80,10 @@ class Get:
         """A transaction with what arrived in time; closed when that is nothing."""
         core = self._core
         _, channel = core.catalog.queue(self._request.Channel)
-        transaction = Transaction(core.engine, channel, self._max_items, fill=core.quirks.fills_gets)
+        transaction = Transaction(core.engine, channel, self._max_items)
         if transaction.accepting and self._wait_s:
             await self._wait(transaction, slot)
-        transaction.accepting = False
+        transaction.stop_accepting()
         if not transaction.accepted:
             transaction.close()
         return transaction
@@ -89,13 +92,23 @@ class Get:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_s
         over: asyncio.Future[None] = loop.create_future()
+        timers: list[asyncio.TimerHandle] = []
 
         def end() -> None:
             if not over.done():
                 over.set_result(None)
 
+        def end_soon() -> None:
+            transaction.on_some = None
+            if not self._core.quirks.fills_gets:
+                timers.append(loop.call_later(MOMENT_S, end))
+
         transaction.on_full = end
-        timer = loop.call_at(deadline, end)
+        timers.append(loop.call_at(deadline, end))
+        if transaction.accepted:
+            end_soon()
+        else:
+            transaction.on_some = end_soon
         try:
             await over
         except asyncio.CancelledError:
@@ -106,7 +119,8 @@ class Get:
                 transaction.close()
             raise
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
 
     async def _take(self, transaction: Transaction) -> dict[int, Record]:
         """The bodies; what has expired meanwhile is settled and not shown."""

@@ -16,7 +16,7 @@ class Quirks:
     serial_streams: bool
     """A waiting Get blocks every later request of its stream, and a lost stream lives until its Get has ended."""
     fills_gets: bool
-    """A Get answers when MaxItems are there or its time is over; otherwise with the first that arrive."""
+    """A Get answers when MaxItems are there or its time is over; otherwise some suffice, after a moment."""
     least_wait_ms: int
     """No Get waits less than this."""
     parks: bool

@@ -12,19 +12,24 @@ from connector.embedded.engine import Engine, Member, QueueChannel
 
 
 class Transaction:
-    """An open Get.  ``fill``: it is full at ``max_items`` only, else with the first messages that arrive."""
+    """An open Get.  While it accepts, ``on_some`` is told of what arrives, ``on_full`` that all it wants is there."""
 
-    __slots__ = ("_engine", "_fill", "accepted", "accepting", "is_open", "max_items", "member", "on_full")
+    __slots__ = ("_engine", "accepted", "accepting", "is_open", "max_items", "member", "on_full", "on_some")
 
-    def __init__(self, engine: Engine, channel: QueueChannel, max_items: int, *, fill: bool) -> None:
+    def __init__(self, engine: Engine, channel: QueueChannel, max_items: int) -> None:
         self._engine = engine
-        self._fill = fill
         self.accepted: dict[int, None] = {}
         self.accepting = True
         self.is_open = True
         self.max_items = max_items
         self.on_full: Callable[[], object] | None = None
-        self.member: Member = engine.join(channel, max_items, self._on_messages)
+        self.on_some: Callable[[], object] | None = None
+        self.member: Member = engine.join(channel, max_items, self._on_messages, fills=True)
+
+    def stop_accepting(self) -> None:
+        """It is answered now; what comes from here on is not shown."""
+        self.accepting = False
+        self._engine.satisfy(self.member)
 
     def settle(self, sequences: Collection[int], *, forget: bool = True) -> None:
         """Acknowledge some of ``accepted``; the transaction ends with the last of them."""
@@ -60,7 +65,9 @@ class Transaction:
             return
         room = self.max_items - len(self.accepted)
         self.accepted.update(dict.fromkeys(sequences if len(sequences) <= room else sequences[:room]))
-        if not self._fill or len(self.accepted) >= self.max_items:
+        if len(self.accepted) >= self.max_items:
             self.accepting = False
             if self.on_full is not None:
                 self.on_full()
+        elif self.on_some is not None:
+            self.on_some()

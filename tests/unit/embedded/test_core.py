@@ -37,7 +37,7 @@ def message(body: bytes, queue: str = "q", **policy: object) -> pb.QueueMessage:
 
 
 def opened(core: Core, max_items: int, queue: str = "q") -> Transaction:
-    return Transaction(core.engine, core.catalog.queue(queue)[1], max_items, fill=False)
+    return Transaction(core.engine, core.catalog.queue(queue)[1], max_items)
 
 
 async def published(core: Core, *messages: pb.QueueMessage) -> list[pb.SendQueueMessageResult]:

@@ -14,7 +14,7 @@ from tests.unit.embedded.test_engine import World
 def opened(quirks: Quirks, published: int, max_items: int) -> tuple[World, Transaction]:
     world = World(quirks)
     world.publish(published)
-    return world, Transaction(world.engine, world.queue, max_items, fill=quirks.fills_gets)
+    return world, Transaction(world.engine, world.queue, max_items)
 
 
 def test_full_at_once() -> None:
@@ -33,18 +33,29 @@ def test_fills_up_while_it_accepts() -> None:
     assert (transaction.accepting, calls) == (False, ["full"])
 
 
-def test_without_filling_the_first_messages_are_enough() -> None:
+def test_without_parking_it_takes_nothing_more_once_it_has_stopped() -> None:
     world, transaction = opened(OFF, 0, 3)
     calls: list[str] = []
-    transaction.on_full = lambda: calls.append("some")
-    world.publish(2)
-    world.publish(2)
-    assert (list(transaction.accepted), calls) == ([1, 2], ["some"])
+    transaction.on_some, transaction.on_full = lambda: calls.append("some"), lambda: calls.append("full")
+    world.publish(1)
+    world.publish(1)
+    transaction.stop_accepting()
+    world.publish(1)
+    assert (list(transaction.accepted), calls) == ([1, 2], ["some", "some"])
+    assert world.queue.last_sent == 2
+
+
+def test_without_parking_it_takes_nothing_more_once_it_was_full() -> None:
+    world, transaction = opened(OFF, 3, 2)
+    transaction.settle([1])
+    world.publish(1)
+    assert list(transaction.accepted) == [2]
+    assert world.queue.last_sent == 2
 
 
 def test_what_was_parked_is_neither_accepted_nor_settled() -> None:
     world, transaction = opened(ON, 2, 5)
-    transaction.accepting = False
+    transaction.stop_accepting()
     world.publish(2)
     assert list(transaction.accepted) == [1, 2]
     transaction.settle([1, 2])

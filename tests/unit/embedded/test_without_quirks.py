@@ -69,6 +69,19 @@ async def test_a_get_answers_as_soon_as_anything_arrives(client: RawClient, queu
     assert took.seconds < AT_ONCE_S
 
 
+async def test_a_get_waits_a_moment_for_the_rest(client: RawClient, queue: str) -> None:
+    stream = client.downstream()
+    async with asyncio.TaskGroup() as tasks:
+        getting = tasks.create_task(stream.get(queue, 8, 9000))
+        await until_row(client, queue, Subscribers=1)
+        with Timed() as took:
+            for number in range(8):
+                tasks.create_task(client.publish(queue, number))
+            await getting
+    assert sequences(getting.result()) == [*range(1, 9)]
+    assert took.seconds < AT_ONCE_S
+
+
 async def test_a_waiting_get_blocks_nothing_on_its_stream(client: RawClient, queue: str) -> None:
     other = new_channel()
     await client.publish(other, *range(2))
