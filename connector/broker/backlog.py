@@ -57,6 +57,7 @@ class Backlog:
         "_last_stored",
         "_net",
         "_raised_count",
+        "_raised_upto",
         "_spared",
         "_unknown",
         "coming_count",
@@ -94,7 +95,7 @@ class Backlog:
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
-        self._raised_count = self._ahead_count = 0
+        self._raised_count = self._raised_upto = self._ahead_count = 0
         self.uncounted_count = 0  #: whether so many are stored, or second copies of them, nobody knows
         self._unknown: set[str] = set()
 
@@ -154,13 +155,13 @@ class Backlog:
             return False
         return True
 
-    def has_again(self) -> bool:
+    def has_again(self, sequence: int) -> bool:
         """Whether one that we have not counted is among those known to be unread: KubeMQ has counted more than we.
 
-        That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
+        What it stored after that count is not among them.  That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
         late for the Get that follows it, and one whose store was not answered, or its second copy.
         """
-        if self._raised_count <= 0:
+        if self._raised_count <= 0 or sequence > self._raised_upto:
             return False
         self._raised_count -= 1
         return True
@@ -222,6 +223,7 @@ class Backlog:
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
+            self._raised_upto = UNBOUNDED if last_sequence is None else last_sequence
             self._net = max(0, unread)
         if self.suspicion:
             self._lower(waiting - self.withheld, mine_count, began)

@@ -366,7 +366,7 @@ class Holdings:
                 self._displace(sequence, mine)
             if self._take_in(sequence, message, is_counted):
                 is_told = self.counts.is_told(sequence, message.message_id) or self.line.has_given_back(sequence)
-                fresh += is_told or self.counts.has_again()
+                fresh += is_told or self.counts.has_again(sequence)
         if fresh:  # up at once, down slowly: an answer that is too large costs the stream
             average = size / len(messages)
             self._average_bytes = max(average, 0.7 * self._average_bytes + 0.3 * average)
@@ -414,7 +414,7 @@ class Holdings:
         is_second = self.repeated.is_second(sequence, message.message_id, self.generation)
         if is_second or is_purged:
             self._add_settled(sequence, message)
-            return not is_second or self.counts.has_again()
+            return not is_second or self.counts.has_again(sequence)
         if self.was_handed_out(sequence, message.message_id):
             message.redelivered = True
             if self._failed:

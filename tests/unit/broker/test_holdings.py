@@ -581,4 +581,4 @@ def test_what_kubemq_counted_besides_is_forgotten_when_all_is_read() -> None:
     bench.count(2, 2)
     bench.credit = 2
     bench.open(1, 2)
-    assert not bench.lease.counts.has_again()
+    assert not bench.lease.counts.has_again(1)

@@ -31,6 +31,17 @@ def test_a_native_message_is_in_no_count_but_kubemqs(is_counted: bool) -> None:
     assert bench.begin_get() == 2
 
 
+def test_what_an_earlier_life_left_makes_no_later_native_message_a_counted_one() -> None:
+    """A get would be answered with get-empty though one of ours is there."""
+    bench = Bench()
+    bench.count(3, 3)
+    bench.store(1)
+    bench.credit = 9
+    assert bench.begin_get() == 4
+    bench.lease.on_answer(Answer("t", [*map(message, (1, 2, 3)), message(4, "native")]))
+    assert bench.lease.backlog == 1
+
+
 def test_second_copies_are_counted_and_read_once_what_was_stored_again_is_answered() -> None:
     """Nobody else would find them: the first may be acknowledged, and the next life would take them for messages."""
     bench = Bench()
