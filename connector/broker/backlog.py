@@ -63,6 +63,7 @@ class Backlog:
         "coming_count",
         "confirmed_count",
         "counted_from",
+        "found_more",
         "highest_read",
         "is_empty",
         "is_refused",
@@ -88,6 +89,7 @@ class Backlog:
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
+        self.found_more = False  #: the last count had messages that nobody has told us of: a native producer's, likely
         self.purge_left = self.purge_upto = 0
         self._in_vain = (NEVER, 0)  # since when so many cannot be had
         self.unpurged_count = 0  #: what the last purge could not have: others hold it
@@ -158,18 +160,15 @@ class Backlog:
     def has_again(self, sequence: int) -> bool:
         """Whether one that we have not counted is among those known to be unread: KubeMQ has counted more than we.
 
-        What it stored after that count is not among them.  That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
-        late for the Get that follows it, and one whose store was not answered, or its second copy.
+        That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
+        late for the Get that follows it, and one whose store was not answered, or its second copy.  What KubeMQ stored
+        after that count is not among them; and what is among them is not what another connector is about to tell.
         """
         if self._raised_count <= 0 or sequence > self._raised_upto:
             return False
         self._raised_count -= 1
+        self._ahead_count = max(0, self._ahead_count - 1)
         return True
-
-    @property
-    def found_more(self) -> bool:
-        """Whether the last count had messages that nobody has told us of: a native producer's, most likely."""
-        return self._ahead_count > 0
 
     @property
     def may_have_uncounted(self) -> bool:
@@ -221,6 +220,7 @@ class Backlog:
         unread = waiting - self.withheld - in_hand - self.pending_count
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id, began.began_at)
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
+        self.found_more = self._ahead_count > 0
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
             self._raised_upto = UNBOUNDED if last_sequence is None else last_sequence

@@ -227,6 +227,20 @@ def test_what_natives_stored_is_not_taken_for_what_is_told_later() -> None:
     assert backlog.count == 4
 
 
+def test_what_was_counted_and_read_as_a_natives_is_not_what_is_told_later() -> None:
+    """A get on the one who reads would be answered with get-empty though the other's client has its confirm."""
+    backlog = Backlog()
+    backlog.correct(0, 0, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.known_at = 100.0
+    backlog.correct(2, 2, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.known_at = 101.0
+    assert [backlog.has_again(sequence) for sequence in (1, 2, 3)] == [True, True, False]
+    backlog.on_read(2, 2)
+    assert backlog.found_more
+    backlog.on_announced(1, 101.01)
+    assert backlog.count == 1
+
+
 def test_a_purge_is_not_given_up_by_the_first_look_after_an_outage() -> None:
     backlog = stored(5)
     backlog.start_purge()
