@@ -53,9 +53,12 @@ class Backlog:
 
     __slots__ = (
         "_ahead_count",
+        "_ahead_from",
+        "_clear_upto",
         "_in_vain",
         "_last_stored",
         "_net",
+        "_presumed_count",
         "_raised_count",
         "_raised_upto",
         "_spared",
@@ -67,6 +70,7 @@ class Backlog:
         "highest_read",
         "is_empty",
         "is_refused",
+        "is_unclear",
         "known_at",
         "last_sequence",
         "pending_count",
@@ -89,6 +93,7 @@ class Backlog:
         self.stored_count = self.read_count = self.confirmed_count = 0
         self.highest_read = 0
         self.is_empty = False  #: nothing at all was stored when last counted
+        self.is_unclear = False  #: whether the last count had acknowledged messages in it, or unread ones, nobody knows
         self.found_more = False  #: the last count had messages that nobody has told us of: a native producer's, likely
         self.purge_left = self.purge_upto = 0
         self._in_vain = (NEVER, 0)  # since when so many cannot be had
@@ -97,7 +102,8 @@ class Backlog:
         self.withheld = 0  #: stored, but nobody can read them: a crashed server's own subscription has them
         self.last_sequence: int | None = None
         self._last_stored = 0
-        self._raised_count = self._raised_upto = self._ahead_count = 0
+        self._raised_count = self._raised_upto = 0
+        self._ahead_count = self._ahead_from = self._presumed_count = self._clear_upto = 0
         self.uncounted_count = 0  #: whether so many are stored, or second copies of them, nobody knows
         self._unknown: set[str] = set()
 
@@ -124,6 +130,7 @@ class Backlog:
         if self._ahead_count and now - self.known_at < AHEAD_S:
             known_count = min(count, self._ahead_count)
             self._ahead_count -= known_count
+            self._presumed_count += known_count
             count -= known_count
         self._net += count
 
@@ -162,12 +169,19 @@ class Backlog:
 
         That is one of a native producer, one that was read before and comes again, as an acknowledgement may be too
         late for the Get that follows it, and one whose store was not answered, or its second copy.  What KubeMQ stored
-        after that count is not among them; and what is among them is not what another connector is about to tell.
+        after that count is not among them; and what is among them is not what another connector was about to tell: if
+        so much was presumed to be, one too few is known.
         """
         if self._raised_count <= 0 or sequence > self._raised_upto:
             return False
         self._raised_count -= 1
-        self._ahead_count = max(0, self._ahead_count - 1)
+        if sequence <= self._ahead_from:
+            return True
+        if self._ahead_count > 0:
+            self._ahead_count -= 1
+        elif self._presumed_count > 0:
+            self._presumed_count -= 1
+            return False
         return True
 
     @property
@@ -221,9 +235,15 @@ class Backlog:
         is_exact = began.quiet and began == self.begin_snapshot(is_quiet, began.transaction_id, began.began_at)
         self._ahead_count = max(0, unread - self.count) if self.known_at > NEVER else 0
         self.found_more = self._ahead_count > 0
+        self._ahead_from = self._clear_upto
+        self._presumed_count = 0
+        last = UNBOUNDED if last_sequence is None else last_sequence
+        self.is_unclear = waiting - self.withheld - mine_count - self.pending_count > max(0, unread, self.count)
+        if not self.is_unclear:
+            self._clear_upto = last
         if is_exact or unread > self.count:
             self._raised_count = max(0, self._raised_count + unread - self.count)
-            self._raised_upto = UNBOUNDED if last_sequence is None else last_sequence
+            self._raised_upto = last
             self._net = max(0, unread)
         if self.suspicion:
             self._lower(waiting - self.withheld, mine_count, began)

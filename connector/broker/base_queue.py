@@ -257,6 +257,10 @@ class Queue:
         """Call ``done`` when the counts are fresh and every publish accepted before is stored."""
         raise NotImplementedError
 
+    def when_counted_anew(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when every publish accepted before is stored and then everything was counted."""
+        self.when_counted(done)
+
     def when_acknowledged(self, done: Callable[[], None]) -> None:
         """Call ``done`` when what was settled and requeued so far has provably arrived where messages are kept."""
         raise NotImplementedError

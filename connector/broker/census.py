@@ -117,7 +117,7 @@ class Census:
             self._count(source, mark, found.get(name, []))
             if not source.is_current:
                 self.recovery.retire(source)
-            if source.lease.backlog:
+            if source.lease.backlog or source.lease.counts.is_unclear:
                 self.mark_dirty(source.queue)
             elif source.queue.is_idle:
                 self._active.pop(source.queue, None)

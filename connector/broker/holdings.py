@@ -561,6 +561,7 @@ class Holdings:
 
     def on_proof(self, failed: Iterable[int]) -> bool:
         """A later request has answered: every AckRange not named in ``failed`` has arrived; False if any has failed."""
+        self.counts.is_unclear = False
         arrived, refused = self._proofs.resolve(failed)
         for batch in arrived:
             self._confirm(batch)

@@ -280,7 +280,7 @@ class Lease(Holdings):
         if self._proofs.has_waiters:
             return Step(StepKind.BARRIER)
         if self.sent:
-            due = self._proofs.sent_at + PROOF_DELAY_S
+            due = self._proofs.sent_at + (0.0 if self.counts.is_unclear else PROOF_DELAY_S)
             return Step(StepKind.BARRIER) if now >= due else Step(StepKind.WAIT, min(due, read_at))
         return WAIT if read_at == NOT_AT_ALL else Step(StepKind.WAIT, read_at)
 

@@ -34,6 +34,8 @@ __all__ = ["DRAIN_ROUNDS", "FRESH_S", "READ_AHEAD", "RETRY_S", "Hub", "Queue", "
 READ_AHEAD = 4
 #: How often a deleted queue is emptied: once, and for what native producers may add meanwhile.
 DRAIN_ROUNDS = 3
+#: So often is a queue counted again that may have acknowledged messages in its count.
+CLEAR_TRIES = 3
 #: Pause before a refused copy is stored again.
 RETRY_S = 0.1
 
@@ -376,6 +378,14 @@ class StoredQueue(Queue):
         """After earlier publishes are stored, and a fresh snapshot when the counter is old (30 ms at most)."""
         self.when_stored(lambda: self._when_fresh(done))
 
+    def when_counted_anew(self, done: Callable[[], None]) -> None:
+        """The same with a snapshot that begins after them, however long it takes."""
+
+        def count() -> None:
+            self._when_counted_since(self._hub.clock(), done)
+
+        self.when_stored(lambda: self._hub.when_told(count))
+
     def when_acknowledged(self, done: Callable[[], None]) -> None:
         """After the copies of what was requeued are stored: the acknowledgements of all, in KubeMQ."""
 
@@ -420,19 +430,26 @@ class StoredQueue(Queue):
         else:
             self._when_counted_since(NEVER, done)
 
-    def _when_counted_since(self, moment: float, done: Callable[[], None]) -> None:
-        """Call ``done`` after a snapshot that began later than that moment, however long it takes."""
+    def _when_counted_since(self, moment: float, done: Callable[[], None], tries: int = CLEAR_TRIES) -> None:
+        """Call ``done`` after a snapshot that began later than that moment, however long it takes.
+
+        One that may have acknowledged messages in it is followed by another one, some times at most.
+        """
 
         def ask() -> None:
             self._hub.mark_dirty(self)  # idle queues are not counted
             self._hub.refresh_counts(check)
 
         def check() -> None:
-            if self.lease.counts.counted_from > moment:
-                self._count_awaited -= 1
-                done()
-            else:
+            counts = self.lease.counts
+            if counts.counted_from <= moment:
                 ask()
+                return
+            self._count_awaited -= 1
+            if counts.is_unclear and tries:
+                self._when_counted_since(counts.counted_from, done, tries - 1)
+            else:
+                done()
 
         self._count_awaited += 1
         ask()
@@ -462,7 +479,7 @@ class StoredQueue(Queue):
 
         def count() -> None:
             after = self._while_ours(start, lambda: self.purge(done))
-            self.when_stored(lambda: self._when_counted_since(self._hub.clock(), after))
+            self.when_counted_anew(after)
 
         self._when_still(count)
 

@@ -272,7 +272,8 @@ class VirtualHost(Exchanges):
         if if_unused and queue.consumer_count:
             done(Inequivalent(f"{self._label('queue', name)} in use"))
             return
-        queue.when_counted(lambda: self._delete_counted(queue, if_unused, if_empty, done))
+        when_counted = queue.when_counted_anew if if_empty else queue.when_counted
+        when_counted(lambda: self._delete_counted(queue, if_unused, if_empty, done))
 
     def _delete_counted(self, queue: Queue, if_unused: bool, if_empty: bool, done: Done) -> None:
         label = self._label("queue", queue.name)

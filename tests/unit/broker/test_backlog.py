@@ -241,6 +241,44 @@ def test_what_was_counted_and_read_as_a_natives_is_not_what_is_told_later() -> N
     assert backlog.count == 1
 
 
+def quiet_count(backlog: Backlog, waiting: int, last_sequence: int, now: float) -> None:
+    backlog.correct(waiting, last_sequence, 0, backlog.begin_snapshot(is_quiet=True), is_quiet=True)
+    backlog.known_at = now
+
+
+def test_natives_that_are_read_show_that_what_was_told_had_not_been_counted() -> None:
+    backlog = Backlog()
+    quiet_count(backlog, 0, 0, 100.0)
+    quiet_count(backlog, 3, 3, 101.0)
+    backlog.on_announced(1, 101.1)
+    assert backlog.count == 3
+    again = [backlog.has_again(sequence) for sequence in (1, 2, 3)]
+    backlog.on_read(sum(again), 3)
+    assert (again, backlog.count) == ([True, True, False], 1)
+
+
+def test_natives_of_an_earlier_count_show_nothing_about_what_is_told_after_the_last_one() -> None:
+    """A Get that asks for one too many waits a second for it."""
+    backlog = Backlog()
+    quiet_count(backlog, 0, 0, 100.0)
+    quiet_count(backlog, 3, 3, 101.0)
+    quiet_count(backlog, 5, 5, 101.1)
+    backlog.on_announced(2, 101.2)
+    assert backlog.count == 5
+    assert [backlog.has_again(sequence) for sequence in (1, 2, 3)] == [True, True, True]
+
+
+def test_acknowledged_messages_in_a_count_make_it_unclear() -> None:
+    backlog = Backlog()
+    quiet_count(backlog, 0, 0, 100.0)
+    backlog.correct(2, 3, 0, backlog.begin_snapshot(is_quiet=False), is_quiet=False, acked_count=2)
+    assert (backlog.count, backlog.is_unclear) == (0, True)
+    backlog.correct(0, 3, 0, backlog.begin_snapshot(is_quiet=False), is_quiet=False, acked_count=2)
+    assert not backlog.is_unclear
+    quiet_count(backlog, 1, 3, 101.0)
+    assert (backlog.count, backlog.is_unclear) == (1, False)
+
+
 def test_a_purge_is_not_given_up_by_the_first_look_after_an_outage() -> None:
     backlog = stored(5)
     backlog.start_purge()

@@ -309,7 +309,17 @@ def test_a_restart_knows_what_a_deleted_queue_has_left(model: BrokerModel, has_s
 
 def test_a_queue_is_not_empty_while_something_of_it_is_withheld(model: BrokerModel) -> None:
     model.declare("q", durable=True)
+    model.publish("", "q", b"taken unseen")
+    model.settle()
     model.stored_queue("q").lease.counts.withheld = 1
+    assert model.delete("q", if_empty=True).error == ("Inequivalent", "queue 'q' in vhost '/' not empty")
+
+
+def test_whether_a_queue_is_empty_is_never_said_by_an_old_count(model: BrokerModel) -> None:
+    model.declare("q", durable=True)
+    model.settle()
+    channel = model.store.channel("amqp.default.q")
+    channel.append(Message("", "q", b"", b"native", ""))
     assert model.delete("q", if_empty=True).error == ("Inequivalent", "queue 'q' in vhost '/' not empty")
 
 

@@ -42,6 +42,23 @@ def test_what_an_earlier_life_left_makes_no_later_native_message_a_counted_one()
     assert bench.lease.backlog == 1
 
 
+def test_a_count_that_may_have_acknowledged_messages_in_it_asks_for_proof() -> None:
+    """They would hide what a native producer has stored until then."""
+    bench = Bench(1)
+    bench.credit = 1
+    bench.lease.settle(*bench.open(1))
+    bench.send_acks()
+    bench.lease.on_event(Event.CLOSED)
+    bench.lease.on_event(Event.REST)
+    assert bench.kind is StepKind.WAIT
+    bench.count(1, 2)
+    assert bench.kind is StepKind.BARRIER
+    bench.lease.on_proof(())
+    assert bench.kind is StepKind.WAIT
+    bench.count(1, 2)
+    assert bench.lease.backlog == 1
+
+
 def test_second_copies_are_counted_and_read_once_what_was_stored_again_is_answered() -> None:
     """Nobody else would find them: the first may be acknowledged, and the next life would take them for messages."""
     bench = Bench()
