@@ -4,6 +4,8 @@ Owns the life of a call: opened at its first use, gone at the first failure (the
 unknown, and so is the stream's state), dropped on request.  Knows no requests.  A deadline is a timer that cancels the
 call: no task and no ``asyncio.timeout`` per request, and mostly no timer of its own, as an earlier request's goes
 on.  Whatever ends a call, a move to another address among it, ends who waits for it: gRPC alone does not see to that.
+A call that is over is let go at once, used or not: as long as one is kept, gRPC goes on connecting its channel, closed
+or not (measured: docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -118,8 +120,9 @@ class Inbound(Generic[Response]):
             self._timer = None
         if self._failure is None:
             self._failure = (kind, text)
-        if self._call is not None:
-            self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
     def _error(self) -> StoreError:
         kind, text = self._failure or (Unavailable, _ENDED)
@@ -141,22 +144,38 @@ class Inbound(Generic[Response]):
 class Duplex(Inbound[Response], Generic[Request, Response]):
     """A call with streams both ways; one task writes and one reads (it may be the same)."""
 
-    __slots__ = ("_is_connected",)
+    __slots__ = ("_ending", "_is_connected", "_waiting_count")
 
     def __init__(self, open_call: Callable[[], grpc.aio.StreamStreamCall[Request, Response]]) -> None:
         super().__init__(open_call)
+        self._ending: asyncio.Task[None] | None = None
         self._is_connected = False
+        self._waiting_count = 0  # reads and writes under way: those tell why the call ended
+
+    async def read(self) -> Response:
+        """Return the next response.  Raises Unavailable, TimedOut or TooMuch."""
+        self._waiting_count += 1
+        try:
+            return await super().read()
+        finally:
+            self._waiting_count -= 1
 
     async def write(self, request: Request) -> None:
         """Send one request; returns when gRPC has taken it.  Raises Unavailable, NotSent, TimedOut or TooMuch."""
+        self._waiting_count += 1
+        try:
+            await self._write(request)
+        finally:
+            self._waiting_count -= 1
+
+    async def _write(self, request: Request) -> None:
         if not self._is_connected:
             await self._connect()
         call = self._duplex()
         try:
             await call.write(request)
         except asyncio.InvalidStateError:  # the call was over before: its status says why
-            code, details = await call.code(), await call.details()
-            self._fail(error_kind(code), f"{_ENDED}: {code.name} {details or ''}".rstrip())
+            await self._note_end(call)
             raise self._unsent() from None
         except (Exception, asyncio.CancelledError) as error:
             raise self._translated(error) from error
@@ -185,6 +204,16 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
             translated = self._translated(error)
             raise (self._unsent() if isinstance(translated, StoreError) else translated) from error
         self._is_connected = True
+        call.add_done_callback(self._on_end)
+
+    def _on_end(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        """The call is over: whoever uses it finds out; otherwise nobody may ever use it again."""
+        if self._failure is None and not self._waiting_count:
+            self._ending = asyncio.create_task(self._note_end(call), name="kubemq end of a stream")
+
+    async def _note_end(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        code, details = await call.code(), await call.details()
+        self._fail(error_kind(code), f"{_ENDED}: {code.name} {details or ''}".rstrip())
 
     def _unsent(self) -> StoreError:
         """What to raise when the request was not sent; a refusal stays one."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from connector.backend.kubemq import KubeMQClient
 from connector.backend.kubemq.calls import Duplex
 from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from connector.broker.ports import NotSent, StoreError, TimedOut, TooMuch, Unavailable
+from tests.support.waiting import until
 from tests.unit.backend.scripted import Context, Scripted
 from tests.unit.backend.settling import closed, mute, outcome
 
@@ -102,6 +105,33 @@ async def test_a_write_after_the_end_tells_the_status(server: Scripted, client: 
 
     with pytest.raises(TooMuch, match="because"):
         await stream.write(REQUEST)
+
+
+@pytest.mark.parametrize("user", ["nobody", "reader", "writer"])
+async def test_a_call_that_is_over_is_let_go(server: Scripted, client: KubeMQClient, user: str) -> None:
+    """Else gRPC goes on connecting its channel, even a closed one: a link to an address that was left."""
+    calls: list[weakref.ref[Any]] = []
+
+    def open_call() -> Any:
+        call = client.open_downstream()
+        calls.append(weakref.ref(call))
+        return call
+
+    server.handlers["QueuesDownstream"] = echo
+    stream: Stream = Duplex(open_call)
+    await stream.write(REQUEST)
+    await stream.read()
+    async with asyncio.TaskGroup() as group:
+        if user == "reader":
+            group.create_task(outcome(stream.read()))
+            await asyncio.sleep(0)
+        await server.stop()
+        if user == "writer":
+            await until(lambda: stream.is_gone)
+            await outcome(stream.write(REQUEST))
+
+    await until(lambda: gc.collect() >= 0 and calls[0]() is None)
+    assert stream.is_gone
 
 
 async def test_dropping_ends_who_waits(server: Scripted, stream: Stream) -> None:
