@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tools.fault.run import may_withhold
 from tools.fault.scenario import Backend, FaultKind, draw
 
 SEEDS = range(200)
@@ -44,3 +45,11 @@ def test_every_queue_has_a_publisher_and_a_consumer() -> None:
 def test_who_acknowledges_several_at_once_holds_none() -> None:
     for seed in SEEDS:
         assert not [plan for plan in draw(seed).consumers if plan.batch > 1 and plan.hold_every]
+
+
+def test_only_a_real_server_that_is_ended_may_withhold() -> None:
+    ending = {FaultKind.BACKEND_KILL, FaultKind.BACKEND_TERM}
+    for seed in SEEDS:
+        real = draw(seed, Backend.REAL)
+        assert may_withhold(real) == bool(ending & {fault.kind for fault in real.faults})
+        assert not may_withhold(draw(seed, Backend.CHILD))

@@ -72,9 +72,13 @@ async def perform(scenario: Scenario, folder: Path, target: Target, run: Run | N
     return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
 
 
+#: A SIGTERM withholds only what went to a client that had just been killed and is not found out yet.
+_WITHHOLDING = (FaultKind.BACKEND_KILL, FaultKind.BACKEND_TERM)
+
+
 def may_withhold(scenario: Scenario) -> bool:
-    """Whether a real KubeMQ is killed, which keeps messages to itself then (docs/faults.md)."""
-    return scenario.backend is Backend.REAL and any(fault.kind is FaultKind.BACKEND_KILL for fault in scenario.faults)
+    """Whether a real KubeMQ is ended, which may keep messages to itself then (docs/faults.md)."""
+    return scenario.backend is Backend.REAL and any(fault.kind in _WITHHOLDING for fault in scenario.faults)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
