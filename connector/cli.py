@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     rescue = commands.add_parser(
         "rescue", help="free messages that a crashed KubeMQ server withholds", allow_abbrev=False
     )
-    rescue.add_argument("--monitor", metavar="HOST:PORT", required=True, help="the server's monitoring address")
+    rescue.add_argument(
+        "--monitor", metavar="HOST:PORT", type=_monitor, required=True, help="the server's monitoring address"
+    )
     rescue.add_argument("--dry-run", action="store_true", help="only say what would be freed")
     rescue.set_defaults(command=_rescue)
     _add_settings(rescue)
@@ -84,6 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(showing)
     add_definitions_commands(commands)
     return parser
+
+
+def _monitor(text: str) -> str:
+    """HOST:PORT, also out of the page's URL."""
+    address = text.removeprefix("http://").partition("/")[0]
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return address
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

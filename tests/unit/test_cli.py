@@ -61,6 +61,29 @@ def test_mistakes_end_with_2_and_are_all_told(served: list[Config], capsys: pyte
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:8222", "http://127.0.0.1:8222", "http://127.0.0.1:8222/streaming/channelsz"]
+)
+def test_rescue_takes_an_address_or_the_url_of_the_page(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monitors = []
+
+    def run(_config: Config, monitor: str, *, is_dry: bool) -> int:
+        monitors.append((monitor, is_dry))
+        return 0
+
+    monkeypatch.setattr("connector.rescue.run", run)
+    assert cli.main(["rescue", "--kubemq-address", "k:1", "--monitor", text, "--dry-run"]) == 0
+    assert monitors == [("127.0.0.1:8222", True)]
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", ":8222", "127.0.0.1:http", "https://k:1", ""])
+def test_rescue_refuses_what_is_no_address(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["rescue", "--kubemq-address", "k:1", "--monitor", text])
+    assert caught.value.code == 2
+    assert "is not HOST:PORT" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["config"], ["serve", "--no-such"], ["serve", "--por", "1"], ["nothing"]])
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
