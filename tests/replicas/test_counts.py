@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
+from connector.backend.kubemq import KubeMQClient
+from connector.backend.kubemq.stubs import kubemq_pb2 as pb
 from tests.replicas.conftest import MEMBER_TIMEOUT_S, Pair
 from tests.support.server import ConnectorProcess
 from tests.support.waiting import wait_until
@@ -80,3 +84,45 @@ def test_who_is_left_shows_what_it_has_taken_over(doomed: Pair, connect: Connect
     wait_until(lambda: doomed.b.metrics()["kubemq_amqp_members"] == 1, limit_s=4 * MEMBER_TIMEOUT_S)
     assert rows(doomed.b, name) == [(7, 7, 0)]
     wait_until(lambda: doomed.b.metrics()[READY] == 7)
+
+
+def test_who_takes_over_counts_what_is_there_not_what_it_stored(
+    steady: Pair, address: str, connect: Connect, name: str
+) -> None:
+    here, there = connect(steady.a), connect(steady.b)
+    here.queue_declare(name, durable=True)
+    assert here.basic_get(name)[0] is None
+    for _ in range(3):
+        there.basic_publish("", name, b"x", mandatory=True)
+    for _ in range(3):
+        assert here.basic_get(name, auto_ack=True)[0]
+    channel = f"amqp.default.{name}"
+    wait_until(lambda: not asyncio.run(_waiting(address, channel)))
+    asyncio.run(_store(address, channel, 3))
+    assert there.basic_get(name, auto_ack=True)[0]
+    assert there.queue_purge(name).method.message_count == 2
+    here.queue_delete(name)
+
+
+@asynccontextmanager
+async def _native(address: str) -> AsyncIterator[KubeMQClient]:
+    client = KubeMQClient(address, "native")
+    await client.connect(10.0)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _waiting(address: str, kubemq_channel: str) -> int:
+    async with _native(address) as client:
+        return sum(info.waiting for info in await client.queues_info() if info.name == kubemq_channel)
+
+
+async def _store(address: str, kubemq_channel: str, count: int) -> None:
+    messages = [
+        pb.QueueMessage(MessageID=f"n{number}", ClientID="native", Channel=kubemq_channel, Body=b"n")
+        for number in range(count)
+    ]
+    async with _native(address) as client:
+        assert await client.send_batch(messages) == [""] * count

@@ -144,12 +144,12 @@ class Inbound(Generic[Response]):
 class Duplex(Inbound[Response], Generic[Request, Response]):
     """A call with streams both ways; one task writes and one reads (it may be the same)."""
 
-    __slots__ = ("_ending", "_is_connected", "_waiting_count")
+    __slots__ = ("_ending", "_is_connected", "_is_over", "_waiting_count")
 
     def __init__(self, open_call: Callable[[], grpc.aio.StreamStreamCall[Request, Response]]) -> None:
         super().__init__(open_call)
         self._ending: asyncio.Task[None] | None = None
-        self._is_connected = False
+        self._is_connected = self._is_over = False
         self._waiting_count = 0  # reads and writes under way: those tell why the call ended
 
     async def read(self) -> Response:
@@ -159,6 +159,8 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
             return await super().read()
         finally:
             self._waiting_count -= 1
+            if self._is_over:
+                self._let_go()
 
     async def write(self, request: Request) -> None:
         """Send one request; returns when gRPC has taken it.  Raises Unavailable, NotSent, TimedOut or TooMuch."""
@@ -167,6 +169,8 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
             await self._write(request)
         finally:
             self._waiting_count -= 1
+            if self._is_over:
+                self._let_go()
 
     async def _write(self, request: Request) -> None:
         if not self._is_connected:
@@ -206,10 +210,14 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
         self._is_connected = True
         call.add_done_callback(self._on_end)
 
-    def _on_end(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+    def _on_end(self, _: object) -> None:
+        self._is_over = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         """The call is over: whoever uses it finds out; otherwise nobody may ever use it again."""
-        if self._failure is None and not self._waiting_count:
-            self._ending = asyncio.create_task(self._note_end(call), name="kubemq end of a stream")
+        if self._call is not None and not self._waiting_count:
+            self._ending = asyncio.create_task(self._note_end(self._duplex()), name="kubemq end of a stream")
 
     async def _note_end(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
         code, details = await call.code(), await call.details()

@@ -134,6 +134,50 @@ async def test_a_call_that_is_over_is_let_go(server: Scripted, client: KubeMQCli
     assert stream.is_gone
 
 
+class EndingCall:
+    """A call that is over when its last answer is read."""
+
+    def __init__(self) -> None:
+        self._on_done: list[Callable[[Any], None]] = []
+        self.is_over = False
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._on_done.append(callback)
+
+    def done(self) -> bool:
+        return self.is_over
+
+    def cancel(self) -> None:
+        self.is_over = True
+
+    async def wait_for_connection(self) -> None:
+        pass
+
+    async def write(self, request: object) -> None:
+        pass
+
+    async def read(self) -> str:
+        self.is_over = True
+        for callback in self._on_done:
+            callback(self)
+        return "answer"
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    async def details(self) -> str:
+        return "because"
+
+
+async def test_a_call_that_is_over_with_its_last_answer_is_let_go() -> None:
+    stream: Duplex[Any, Any] = Duplex(EndingCall)  # type: ignore[arg-type]
+    await stream.write("request")
+    assert await stream.read() == "answer"
+    await until(lambda: stream._call is None)
+    with pytest.raises(Unavailable, match="because"):
+        await stream.read()
+
+
 async def test_dropping_ends_who_waits(server: Scripted, stream: Stream) -> None:
     server.handlers["QueuesDownstream"] = silent
     await stream.write(REQUEST)

@@ -268,6 +268,19 @@ def test_natives_of_an_earlier_count_show_nothing_about_what_is_told_after_the_l
     assert [backlog.has_again(sequence) for sequence in (1, 2, 3)] == [True, True, True]
 
 
+def test_what_was_stored_before_the_first_count_says_nothing_about_what_that_has() -> None:
+    """Another connector read it, and natives have stored since: all that is there was only found."""
+    backlog = Backlog()
+    for _ in range(3):
+        backlog.pending_count += 1
+        backlog.on_stored()
+    quiet_count(backlog, 3, 6, 100.0)
+    assert backlog.count == 3
+    again = [backlog.has_again(sequence) for sequence in (4, 5, 6)]
+    backlog.on_read(sum(again), 6)
+    assert (again, backlog.count) == ([True, True, True], 0)
+
+
 def test_acknowledged_messages_in_a_count_make_it_unclear() -> None:
     backlog = Backlog()
     quiet_count(backlog, 0, 0, 100.0)
