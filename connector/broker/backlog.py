@@ -242,7 +242,7 @@ class Backlog:
         if not self.is_unclear:
             self._clear_upto = last
         if is_exact or unread > self.count:
-            #: Before the first count somebody else may have read what we were told of.
+            # Before the first count somebody else may have read what we were told of.
             told_count = self.count - self._raised_count if self.known_at > NEVER else 0
             self._raised_count = max(0, unread - told_count)
             self._raised_upto = last

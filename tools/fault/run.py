@@ -34,6 +34,8 @@ QUIET_S = 1.25
 RETRY_S = 0.05
 #: Log messages of the connector that tell of a bug, whatever the ledger says.
 BUGS = ("internal error", "task failed", "timer failed")
+#: A SIGTERM withholds only what went to a client that had just been killed and is not found out yet.
+_WITHHOLDING = (FaultKind.BACKEND_KILL, FaultKind.BACKEND_TERM)
 
 
 @dataclass(slots=True)
@@ -70,10 +72,6 @@ async def perform(scenario: Scenario, folder: Path, target: Target, run: Run | N
     verdict = judge.judge()
     verdict.counts.update(run.counts)
     return Outcome(scenario, verdict, ledger, ledger.now() - started, dict(run.stage.losses))
-
-
-#: A SIGTERM withholds only what went to a client that had just been killed and is not found out yet.
-_WITHHOLDING = (FaultKind.BACKEND_KILL, FaultKind.BACKEND_TERM)
 
 
 def may_withhold(scenario: Scenario) -> bool:

@@ -217,7 +217,11 @@ class Duplex(Inbound[Response], Generic[Request, Response]):
     def _let_go(self) -> None:
         """The call is over: whoever uses it finds out; otherwise nobody may ever use it again."""
         if self._call is not None and not self._waiting_count:
-            self._ending = asyncio.create_task(self._note_end(self._duplex()), name="kubemq end of a stream")
+            self._ending = asyncio.create_task(self._end_unused(self._duplex()), name="kubemq end of a stream")
+
+    async def _end_unused(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        if not self._waiting_count:  # else the reader goes on with what had come before the end
+            await self._note_end(call)
 
     async def _note_end(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
         code, details = await call.code(), await call.details()
